@@ -19,7 +19,7 @@ func (d Dir) String() string {
 }
 
 // Port is the guest's side of one queue pair. Only the Pump's thread calls it,
-// between Start and Stop of the Pump. A *GuestFault from a fetch or reservation
+// between Start and Stop of the Pump. A *fault.Guest from a fetch or reservation
 // means that the guest broke the ring: the Pump stops using that direction for
 // good, until it is stopped and started again; any Port method may still be
 // called after it.
@@ -54,12 +54,3 @@ type Port interface {
 	// DisarmKick tells the guest that kicks are not needed for now.
 	DisarmKick(d Dir)
 }
-
-// GuestFault is a guest's breach of a device's contract. It stops the queue,
-// or the device, never the VMM.
-type GuestFault struct {
-	Device string // which device
-	Reason string // what the guest did
-}
-
-func (f *GuestFault) Error() string { return f.Device + ": guest fault: " + f.Reason }
