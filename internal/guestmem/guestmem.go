@@ -106,18 +106,17 @@ func (m *Memory) Advise(advice int) error {
 	return nil
 }
 
-// span returns the host bytes of [gpa, gpa+n), which lie in one region.
-func (m *Memory) span(gpa, n uint64) ([]byte, error) {
+// span returns the host bytes of [gpa, gpa+n) if they lie in one region.
+func (m *Memory) span(gpa, n uint64) (b []byte, ok bool) {
 	for i := range m.regions {
 		r := &m.regions[i]
 		if off := gpa - r.GPA; gpa >= r.GPA && off < r.Size && n <= r.Size-off {
-			return r.mem[off : off+n : off+n], nil
+			return r.mem[off : off+n : off+n], true
 		}
 	}
-	return nil, rangeError(gpa, n)
+	return nil, false
 }
 
-// rangeError is apart so that span stays cheap where nothing goes wrong.
 func rangeError(gpa, n uint64) error {
 	return fmt.Errorf("%#x+%#x: %w", gpa, n, ErrRange)
 }
@@ -125,7 +124,7 @@ func rangeError(gpa, n uint64) error {
 // walk calls f with the host bytes of [gpa, gpa+n), in order, in one or more
 // pieces. Nothing is called if any part of the range is not RAM.
 func (m *Memory) walk(gpa, n uint64, f func([]byte)) error {
-	if b, err := m.span(gpa, n); err == nil {
+	if b, ok := m.span(gpa, n); ok {
 		f(b)
 		return nil
 	}
@@ -189,7 +188,7 @@ func (m *Memory) Vec(dst []unix.Iovec, gpa, n uint64) ([]unix.Iovec, error) {
 	if n == 0 {
 		return dst, nil
 	}
-	if b, err := m.span(gpa, n); err == nil {
+	if b, ok := m.span(gpa, n); ok {
 		return append(dst, unix.Iovec{Base: &b[0], Len: n}), nil
 	}
 	if !m.Contains(gpa, n) {

@@ -24,8 +24,11 @@ func (m *Memory) View(gpa, n, align uint64) (View, error) {
 	if gpa&(align-1) != 0 {
 		return View{}, fmt.Errorf("%#x is not aligned to %d bytes: %w", gpa, align, ErrRange)
 	}
-	b, err := m.span(gpa, n)
-	return View{b}, err
+	b, ok := m.span(gpa, n)
+	if !ok {
+		return View{}, rangeError(gpa, n)
+	}
+	return View{b}, nil
 }
 
 // Len is the size of the window in bytes.
