@@ -58,6 +58,7 @@ type Backend interface {
 // Queue is one queue of a Backend, used by one Pump at a time.
 type Queue interface {
 	// PollFD is readable when Recv has a frame, and writable when Send may go on.
+	// An error or hang-up condition on it means that the backend is gone.
 	PollFD() int
 	// Send sends the frames of b from index from on, in order, and returns how
 	// many it took: sent or, for a frame that the host refuses, counted as an
@@ -68,8 +69,25 @@ type Queue interface {
 	// no more for now, nil when b has no space or max is reached, and another
 	// error if the backend is gone.
 	Recv(b *RxBatch, max int) (n int, err error)
-	// Errors counts the frames that the host refused or that came truncated.
-	Errors() (tx, rx uint64)
+	// Counters counts since the queue was made.
+	Counters() QueueCounters
+}
+
+// QueueCounters is what only a Queue can count, for each direction; index them
+// by RX and TX.
+type QueueCounters [2]QueueDirCounters
+
+// QueueDirCounters counts one direction of a Queue.
+type QueueDirCounters struct {
+	// Errors is the number of frames that the host refused (TX), or that didn't
+	// fit in the guest's buffers (RX).
+	Errors uint64
+	// GSO is the number of frames that are still to be segmented.
+	GSO uint64
+	// Syscalls is the number of reads or writes, in vain or not.
+	Syscalls uint64
+	// Copied is the number of frames that went through a buffer of the backend.
+	Copied uint64
 }
 
 // ErrAgain says that a Queue can't go on until PollFD is ready.

@@ -34,6 +34,13 @@ type TxFrame struct {
 type TxBatch struct {
 	Segs   []unix.Iovec
 	Frames []TxFrame
+
+	// Limit is the number of bytes, headers included, from which on the batch is
+	// Full, so that one batch of large frames doesn't hold up its publication.
+	// 0 is no limit.
+	Limit int
+
+	summed, bytes int // bytes is the length of Frames[:summed]
 }
 
 // NewTxBatch makes an empty batch for max frames, 1 to MaxBatch.
@@ -42,12 +49,24 @@ func NewTxBatch(max int) *TxBatch {
 }
 
 // Reset empties the batch.
-func (b *TxBatch) Reset() { b.Segs, b.Frames = b.Segs[:0], b.Frames[:0] }
+func (b *TxBatch) Reset() {
+	b.Segs, b.Frames = b.Segs[:0], b.Frames[:0]
+	b.summed, b.bytes = 0, 0
+}
 
-// Full reports whether no further frame surely fits: a frame takes up to
-// maxIOV iovecs.
+// Full reports whether the batch is at its limit of bytes, or no further frame
+// surely fits: a frame takes up to maxIOV iovecs.
 func (b *TxBatch) Full() bool {
-	return len(b.Frames) == cap(b.Frames) || cap(b.Segs)-len(b.Segs) < maxIOV
+	return len(b.Frames) == cap(b.Frames) || cap(b.Segs)-len(b.Segs) < maxIOV ||
+		b.Limit > 0 && b.Bytes() >= b.Limit
+}
+
+// Bytes is the length of all frames, headers included.
+func (b *TxBatch) Bytes() int {
+	for ; b.summed < len(b.Frames); b.summed++ {
+		b.bytes += b.Frames[b.summed].Len
+	}
+	return b.bytes
 }
 
 // Vec returns the iovecs of frame i.
@@ -72,7 +91,9 @@ type RxFrame struct {
 }
 
 // RxBatch holds the buffers that a Port reserved and the frames that a Queue
-// has put into them.
+// has put into them. A Port appends to Segs and Bufs within their capacity; the
+// entries never move, so an iovec may point at the Header of a buffer. Buffers
+// that were consumed stay at the front until Reset.
 type RxBatch struct {
 	Segs   []unix.Iovec
 	Bufs   []RxBuf
@@ -84,8 +105,14 @@ type RxBatch struct {
 	// read: the largest frame that can come. Without Merge it must fit in one
 	// buffer.
 	Window int
+	// Limit is the number of bytes in Frames, headers included, from which on
+	// there is no Space. 0 is no limit.
+	Limit int
 
-	next int // first buffer without a frame
+	bytes int // length of Frames
+	next  int // first buffer without a frame
+	end   int // the next frame's window is Bufs[next:end]
+	room  int // bytes in Bufs[next:end]
 }
 
 // NewRxBatch makes an empty batch for max buffers, 1 to MaxBatch.
@@ -104,45 +131,72 @@ func (b *RxBatch) Full() bool {
 
 // Reset forgets all buffers and frames.
 func (b *RxBatch) Reset() {
-	b.Segs, b.Bufs, b.Frames, b.next = b.Segs[:0], b.Bufs[:0], b.Frames[:0], 0
+	b.Segs, b.Bufs, b.Frames = b.Segs[:0], b.Bufs[:0], b.Frames[:0]
+	b.bytes, b.next, b.end, b.room = 0, 0, 0, 0
 }
 
 // Space returns the iovecs into which the next frame is to be read: buffers of
-// at least Window bytes together. ok is false if the reserved buffers don't
-// suffice, or a frame would need more iovecs than the kernel takes.
-func (b *RxBatch) Space() (vec []unix.Iovec, ok bool) {
-	if len(b.Frames) == cap(b.Frames) {
-		return nil, false
+// at least Window bytes together, and how many bytes that is. ok is false if
+// the batch is at a limit, the reserved buffers don't suffice, or a frame would
+// need more iovecs than the kernel takes.
+func (b *RxBatch) Space() (vec []unix.Iovec, room int, ok bool) {
+	if len(b.Frames) == cap(b.Frames) || b.AtLimit() {
+		return nil, 0, false
 	}
-	room := 0
-	for i := b.next; i < len(b.Bufs); i++ {
-		buf := &b.Bufs[i]
-		room += buf.Cap
-		if room >= b.Window {
-			first := b.Bufs[b.next].Seg
-			vec = b.Segs[first : buf.Seg+buf.NSeg]
-			return vec, len(vec) <= maxIOV
+	for b.end == b.next || b.room < b.Window && b.Merge {
+		if b.end == len(b.Bufs) {
+			return nil, 0, false
 		}
-		if !b.Merge {
-			break
-		}
+		b.room += b.Bufs[b.end].Cap
+		b.end++
 	}
-	return nil, false
+	last := &b.Bufs[b.end-1]
+	vec = b.Segs[b.Bufs[b.next].Seg : last.Seg+last.NSeg]
+	return vec, b.room, b.room >= b.Window && len(vec) <= maxIOV
 }
 
-// Accept notes that a frame of n bytes, header included, was read into Space.
+// AtLimit reports whether the frames have reached Limit.
+func (b *RxBatch) AtLimit() bool { return b.Limit > 0 && b.bytes >= b.Limit }
+
+// Accept notes that a frame of n bytes, header included, was read into Space;
+// n is at most the room there.
 func (b *RxBatch) Accept(n int) {
 	f := RxFrame{Buf: b.next, Len: n}
-	for left := n; ; left -= b.Bufs[b.next].Cap {
+	for left := n; ; {
+		size := b.Bufs[b.next].Cap
+		b.next++
+		b.room -= size
 		f.NBuf++
-		if left <= b.Bufs[b.next].Cap {
-			b.next++
+		if left <= size {
 			break
 		}
-		b.next++
+		left -= size
 	}
+	b.bytes += n
 	b.Frames = append(b.Frames, f)
 }
 
-// Used is the number of buffers that hold frames; the rest are still free.
-func (b *RxBatch) Used() int { return b.next }
+// Bytes is the length of all frames, headers included.
+func (b *RxBatch) Bytes() int { return b.bytes }
+
+// Unused returns the buffers that are reserved and hold no frame.
+func (b *RxBatch) Unused() []RxBuf { return b.Bufs[b.next:] }
+
+// Free is the number of bytes in the unused buffers.
+func (b *RxBatch) Free() int {
+	n := b.room
+	for i := b.end; i < len(b.Bufs); i++ {
+		n += b.Bufs[i].Cap
+	}
+	return n
+}
+
+// Consume forgets the frames and their buffers; the unused buffers stay. It is
+// how a Port's RxCommit ends.
+func (b *RxBatch) Consume() {
+	if b.next == len(b.Bufs) {
+		b.Reset()
+		return
+	}
+	b.Frames, b.bytes = b.Frames[:0], 0
+}

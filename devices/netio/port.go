@@ -29,24 +29,27 @@ type Port interface {
 	Kicks() (rx, tx int)
 
 	// TxFetch appends frames to b, in the guest's order, until b is Full, the
-	// guest has no more, or max frames were added.
+	// guest has no more, or max frames were added. Frames that it added before
+	// an error count: they are sent.
 	TxFetch(b *TxBatch, max int) error
 	// TxComplete gives the first n frames of b back to the guest, published
 	// together, and un-fetches the rest, so that the next TxFetch returns them again.
 	TxComplete(b *TxBatch, n int)
 
 	// RxReserve appends buffers to b in the guest's order until b is Full, the
-	// guest has no more, or b holds at least bytes of free space and one buffer.
-	// It sets b.Merge and b.Window.
+	// guest has no more, or b.Free() is at least bytes. It sets b.Merge and
+	// b.Window.
 	RxReserve(b *RxBatch, bytes int) error
 	// RxCommit publishes the frames of b to the guest and removes them and their
-	// buffers from b; the unused buffers stay reserved.
+	// buffers from b by b.Consume; the unused buffers stay reserved.
 	RxCommit(b *RxBatch)
-	// RxRelease un-reserves the unused buffers of b and resets it.
+	// RxRelease un-reserves b.Unused(), all of which lie after the frames that
+	// were committed, and resets b.
 	RxRelease(b *RxBatch)
 
 	// Notify interrupts the guest if it wants to know of what was published in
-	// this direction since the last Notify; sent tells if it did.
+	// this direction since the last Notify; sent tells if it did. The Pump calls
+	// it once for each TxComplete of at least one frame and each RxCommit.
 	Notify(d Dir) (sent bool)
 	// ArmKick asks the guest for a kick when it makes more available; again is
 	// true if it has by now, so that the caller must not sleep.
