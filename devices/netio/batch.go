@@ -2,7 +2,10 @@
 
 package netio
 
-import "golang.org/x/sys/unix"
+import (
+	"github.com/govmm/govmm/internal/fault"
+	"golang.org/x/sys/unix"
+)
 
 // HeaderLen is the size of struct virtio_net_hdr_v1 before every frame, bytes.
 const HeaderLen = 12
@@ -67,6 +70,17 @@ func (b *TxBatch) Bytes() int {
 		b.bytes += b.Frames[b.summed].Len
 	}
 	return b.bytes
+}
+
+// prefix is the length of the first n frames, headers included.
+func (b *TxBatch) prefix(n int) (size int) {
+	if n == len(b.Frames) {
+		return b.Bytes()
+	}
+	for i := range b.Frames[:n] {
+		size += b.Frames[i].Len
+	}
+	return size
 }
 
 // Vec returns the iovecs of frame i.
@@ -199,4 +213,10 @@ func (b *RxBatch) Consume() {
 		return
 	}
 	b.Frames, b.bytes = b.Frames[:0], 0
+}
+
+// tooSmall is the fault of a guest whose buffers can never hold a frame.
+func tooSmall(name string, b *RxBatch, room int) error {
+	return fault.Guestf(name, "receive buffers are too small: %d of them hold %d bytes, a frame needs %d",
+		len(b.Unused()), room, b.Window)
 }

@@ -25,7 +25,8 @@ func (d Dir) String() string {
 // called after it.
 type Port interface {
 	// Kicks returns the eventfds that the guest signals when it has made receive
-	// buffers or frames to send available. The device owns them.
+	// buffers or frames to send available. The device owns them; the Pump doesn't
+	// read them. They may be the same; a negative one is none.
 	Kicks() (rx, tx int)
 
 	// TxFetch appends frames to b, in the guest's order, until b is Full, the
