@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guestmem
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestGatherScatter(t *testing.T) {
+	m, err := New(Range{0, 1 << 16}, Range{1 << 20, 1 << 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var vec []unix.Iovec
+	for _, r := range []Range{{0x10, 5}, {0xfff0, 0}, {1<<20 + 3, 7}} {
+		if vec, err = m.Vec(vec, r.GPA, r.Size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src := []byte("hello, world!")
+	if n := Scatter(vec, src); n != 12 {
+		t.Errorf("Scatter of 13 bytes into 12 = %d", n)
+	}
+	got := make([]byte, 7)
+	if err := m.ReadAt(1<<20+3, got); err != nil || string(got) != ", world" {
+		t.Errorf("second piece = %q, %v", got, err)
+	}
+	for _, size := range []int{0, 1, 5, 6, 12, 20} {
+		dst := make([]byte, size)
+		want := src[:min(size, 12)]
+		if n := Gather(dst, vec); n != len(want) || !bytes.Equal(dst[:n], want) {
+			t.Errorf("Gather into %d bytes = %d %q", size, n, dst[:n])
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guestmem
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Gather copies what the iovecs hold, in order, into dst until one of the two
+// ends, and returns the number of bytes. The iovecs come from Vec, or point
+// into Go memory.
+func Gather(dst []byte, vec []unix.Iovec) (n int) {
+	for i := range vec {
+		if n == len(dst) {
+			break
+		}
+		n += copy(dst[n:], unsafe.Slice(vec[i].Base, vec[i].Len))
+	}
+	return n
+}
+
+// Scatter copies src into the iovecs, in order, until one of the two ends, and
+// returns the number of bytes.
+func Scatter(vec []unix.Iovec, src []byte) (n int) {
+	for i := range vec {
+		if n == len(src) {
+			break
+		}
+		n += copy(unsafe.Slice(vec[i].Base, vec[i].Len), src[n:])
+	}
+	return n
+}
