@@ -40,6 +40,9 @@ type Cmd struct {
 	Grace time.Duration
 }
 
+// killNow is a Grace without any time.
+const killNow = time.Nanosecond
+
 // killPatience bounds the wait for a killed command's exit status.
 const killPatience = 10 * time.Second
 
@@ -149,7 +152,7 @@ func (s *session) result(status wire.Status, cause error) (int, error) {
 	defer s.mu.Unlock()
 	switch {
 	case status.Error != "":
-		return status.Code, fmt.Errorf("emulated host: %s", status.Error)
+		return status.Code, errors.New(status.Error)
 	case cause != nil:
 		return status.Code, cause
 	}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package emuhost
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/govmm/govmm/internal/initramfs"
+)
+
+const (
+	// TestHostVariable chooses where guest tests run: "direct" on this machine,
+	// "emulated" on an emulated host, "auto" (the default) directly if its KVM
+	// can run Linux.
+	TestHostVariable = "GOVMM_TEST_HOST"
+
+	// InsideVariable is set to 1 in the environment of what runs on an emulated host.
+	InsideVariable = "GOVMM_EMULATED_HOST"
+)
+
+// Inside tells whether this process runs on an emulated host.
+func Inside() bool { return os.Getenv(InsideVariable) != "" }
+
+// Main is the TestMain of packages whose tests run Linux guests:
+//
+//	func TestMain(m *testing.M) { emuhost.Main(m, verdict) }
+//
+// It runs the tests here, or this same test binary with the same arguments,
+// folder and environment on an emulated host, as TestHostVariable says, and
+// exits with its status. canRunLinux tells whether this machine's KVM can run
+// Linux guests, and if not why.
+func Main(m interface{ Run() int }, canRunLinux func() (ok bool, reason string)) {
+	mode := os.Getenv(TestHostVariable)
+	if mode == "" {
+		mode = "auto"
+	}
+	switch {
+	case Inside() || mode == "direct":
+		os.Exit(m.Run())
+	case mode == "auto":
+		ok, reason := canRunLinux()
+		if ok {
+			os.Exit(m.Run())
+		}
+		os.Exit(runTestsEmulated(reason))
+	case mode == "emulated":
+		os.Exit(runTestsEmulated(TestHostVariable + " says so"))
+	}
+	fmt.Fprintf(os.Stderr, "%s=%s: must be auto, direct or emulated\n", TestHostVariable, mode)
+	os.Exit(2)
+}
+
+// runTestsEmulated runs this test binary on an emulated host and returns its
+// exit status.
+func runTestsEmulated(reason string) int {
+	fmt.Fprintf(os.Stderr, "emuhost: these tests run on an emulated host: %s\n", reason)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer cancel()
+	code, err := runSelf(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "emuhost: %v\n", err)
+		if code <= 0 {
+			return 1
+		}
+	}
+	return code
+}
+
+func runSelf(ctx context.Context) (int, error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return -1, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return -1, err
+	}
+	env, err := Environment()
+	if err != nil {
+		return -1, err
+	}
+	unlock, err := lockTests(ctx)
+	if err != nil {
+		return -1, err
+	}
+	defer unlock()
+	h, err := AttachOrStart(ctx, Options{})
+	if err != nil {
+		return -1, err
+	}
+	results := newResultFiles(h.Exchange())
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT) // the go command asks for stack traces with it
+	defer signal.Stop(quit)
+	code, err := h.Run(ctx, Cmd{
+		Path: binary, Args: results.rewrite(os.Args[1:]), Dir: dir, Env: env,
+		Stdout: os.Stdout, Stderr: os.Stderr, Signals: systemSignals(ctx, quit),
+	})
+	if collectErr := results.collect(); err == nil {
+		err = collectErr
+	}
+	if stopErr := h.Stop(); err == nil {
+		err = stopErr
+	}
+	return code, err
+}
+
+// Environment returns this process's environment for a command on an emulated
+// host: with the mark, and with the cache's place, whatever HOME is there.
+func Environment() ([]string, error) {
+	cache, err := initramfs.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return append(os.Environ(), InsideVariable+"=1", "GOVMM_CACHE="+cache), nil
+}
+
+// systemSignals turns os.Signal values into system call numbers until ctx ends.
+func systemSignals(ctx context.Context, in <-chan os.Signal) <-chan syscall.Signal {
+	out := make(chan syscall.Signal)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case s := <-in:
+				number, ok := s.(syscall.Signal)
+				if !ok {
+					continue
+				}
+				select {
+				case out <- number:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}
+
+// resultFiles moves what a test binary writes for the go command (coverage,
+// profiles) through the exchange folder: changes to other files on the host do
+// not reach the machine.
+type resultFiles struct {
+	folder string            // on the machine
+	moves  map[string]string // name in the folder to where it belongs
+}
+
+// resultFlags are the flags of test binaries that name an output file.
+var resultFlags = []string{"coverprofile", "cpuprofile", "memprofile", "blockprofile", "mutexprofile", "trace"}
+
+func newResultFiles(folder string) *resultFiles {
+	return &resultFiles{folder: folder, moves: map[string]string{}}
+}
+
+// rewrite returns the arguments with the output files in the exchange folder.
+func (r *resultFiles) rewrite(args []string) []string {
+	out := make([]string, 0, len(args))
+	for _, arg := range args {
+		out = append(out, r.rewriteOne(arg))
+	}
+	return out
+}
+
+func (r *resultFiles) rewriteOne(arg string) string {
+	for _, flag := range resultFlags {
+		prefix := "-test." + flag + "="
+		target, ok := strings.CutPrefix(arg, prefix)
+		if !ok {
+			continue
+		}
+		name := fmt.Sprintf("test-%d-%s", os.Getpid(), flag)
+		r.moves[name] = target
+		return prefix + filepath.Join(ExchangeDir, name)
+	}
+	return arg
+}
+
+// collect copies the files that were written to their places.
+func (r *resultFiles) collect() error {
+	for name, target := range r.moves {
+		source := filepath.Join(r.folder, name)
+		data, err := os.ReadFile(source)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, data, 0o644); err != nil {
+			return err
+		}
+		_ = os.Remove(source)
+	}
+	return nil
+}
