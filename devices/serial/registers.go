@@ -213,12 +213,10 @@ func (u *UART) transmit(v byte) {
 		u.thrEmpty = false
 		u.update()
 	}
+	u.out[0] = v
 	if u.mcr&mcrLoop != 0 {
-		if u.rx.push([]byte{v}, u.depth()) == 0 {
-			u.overrun = true
-		}
+		u.overrun = u.rx.push(u.out[:], u.depth()) == 0 || u.overrun
 	} else if u.cfg.Out != nil {
-		u.out[0] = v
 		u.cfg.Out.Write(u.out[:]) // never fails: see Config.Out
 	}
 	u.thrEmpty = true

@@ -126,9 +126,12 @@ func (u *UART) depth() int {
 	return FIFOSize
 }
 
-// offerSpace wakes Feed if the receiver can take bytes.
+// offerSpace wakes Feed if the receiver is empty and takes bytes. It waits for
+// the last byte to be read so that the line falls and rises again for the next
+// ones: a handler that gives up after some rounds (Linux does) while bytes keep
+// coming has then seen, on an edge-triggered line, an edge for the rest.
 func (u *UART) offerSpace() {
-	if !u.listening() || u.rx.n >= u.depth() {
+	if !u.listening() || u.rx.n > 0 {
 		return
 	}
 	select {
