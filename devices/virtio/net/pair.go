@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package virtionet
+
+import (
+	"sync/atomic"
+
+	"github.com/govmm/govmm/devices/netio"
+	"github.com/govmm/govmm/devices/virtio"
+	"github.com/govmm/govmm/internal/guestmem"
+)
+
+// Limits of a frame that the guest sends, header included, bytes.
+const (
+	minSend = netio.HeaderLen + ethernetLen
+	maxSend = netio.HeaderLen + netio.MaxFrame
+)
+
+// numBuffersOff is where num_buffers lies in a frame (virtio 1.2, 5.1.6).
+const numBuffersOff = 10
+
+// pair is one receive and one transmit queue: the netio.Port of a virtio
+// network card. It lives as long as the device; its queues as long as a driver.
+type pair struct {
+	mem            *guestmem.Memory
+	rx, tx         *virtio.Queue // nil if the driver has not set them up
+	rxKick, txKick int
+
+	merge  bool
+	window int // bytes that must be free before a frame is read
+	// minBuffer is the least that a receive buffer must hold: a header if frames
+	// can be merged from several, else a whole window (5.1.6.3.1).
+	minBuffer int
+	// numBuffers is where num_buffers lies in each reserved receive buffer, by
+	// the head of its chain.
+	numBuffers []fieldAddr
+
+	refusedShort atomic.Uint64 // chains without a whole header and Ethernet header
+	refusedLong  atomic.Uint64 // chains longer, or in more pieces, than a frame can be
+}
+
+var _ netio.Port = (*pair)(nil)
+
+// fieldAddr is the guest physical address of a two-byte field whose bytes may
+// lie in different descriptors.
+type fieldAddr struct{ low, high uint64 }
+
+// attach gives the pair the queues of a new driver. The pump must not run.
+func (p *pair) attach(mem *guestmem.Memory, rx, tx *virtio.Queue, rxKick, txKick int) {
+	p.mem, p.rx, p.tx = mem, rx, tx
+	p.rxKick, p.txKick = rxKick, txKick
+	p.numBuffers = make([]fieldAddr, rx.Size())
+}
+
+// detach forgets the queues.
+func (p *pair) detach() { p.mem, p.rx, p.tx, p.numBuffers = nil, nil, nil, nil }
+
+// ready reports whether the driver has set the pair up.
+func (p *pair) ready() bool { return p.rx != nil && p.tx != nil }
+
+// setWindow says what received frames need. The pump must not run.
+func (p *pair) setWindow(merge bool, window int) {
+	p.merge, p.window, p.minBuffer = merge, window, window
+	if merge {
+		p.minBuffer = netio.HeaderLen
+	}
+}
+
+func (p *pair) queue(d netio.Dir) *virtio.Queue {
+	if d == netio.RX {
+		return p.rx
+	}
+	return p.tx
+}
+
+// Kicks implements netio.Port.
+func (p *pair) Kicks() (rx, tx int) { return p.rxKick, p.txKick }
+
+// Notify implements netio.Port.
+func (p *pair) Notify(d netio.Dir) (sent bool) { return p.queue(d).Notify() }
+
+// ArmKick implements netio.Port.
+func (p *pair) ArmKick(d netio.Dir) (again bool) { return p.queue(d).ArmKick() }
+
+// DisarmKick implements netio.Port.
+func (p *pair) DisarmKick(d netio.Dir) { p.queue(d).DisarmKick() }
+
+// TxFetch implements netio.Port. A chain that is no frame is given back unsent
+// and counted. It waits for the frames before it, because TxComplete may put
+// these back, and all that were fetched after them.
+func (p *pair) TxFetch(b *netio.TxBatch, max int) error {
+	for n := 0; n < max && !b.Full(); n++ {
+		c, err := p.tx.Next()
+		if c == nil {
+			return err
+		}
+		ok, err := p.appendFrame(b, c)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+		case len(b.Frames) > 0:
+			p.tx.Unfetch(1)
+			return nil
+		default:
+			p.refuse(c)
+		}
+	}
+	return nil
+}
+
+// appendFrame adds chain c to b; ok is false if it is no frame.
+func (p *pair) appendFrame(b *netio.TxBatch, c *virtio.Chain) (ok bool, err error) {
+	if len(c.Write) > 0 {
+		return false, p.tx.Faultf("frame to send with a device-writable buffer (5.1.6.2)")
+	}
+	if c.ReadLen < minSend || c.ReadLen > maxSend {
+		return false, nil
+	}
+	first := len(b.Segs)
+	segs, err := p.tx.Vec(b.Segs, c.Read)
+	if err == virtio.ErrSegments {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	b.Segs = segs
+	b.Frames = append(b.Frames, netio.TxFrame{
+		Seg: first, NSeg: len(segs) - first, Len: int(c.ReadLen), Cookie: uint32(c.Head),
+	})
+	return true, nil
+}
+
+// refuse gives c back unsent. It is rare, so it notifies by itself.
+func (p *pair) refuse(c *virtio.Chain) {
+	if c.ReadLen < minSend {
+		p.refusedShort.Add(1)
+	} else {
+		p.refusedLong.Add(1)
+	}
+	p.tx.Push(c.Head, 0)
+	p.tx.Publish()
+	p.tx.Notify()
+}
+
+// TxComplete implements netio.Port.
+func (p *pair) TxComplete(b *netio.TxBatch, n int) {
+	for i := range b.Frames[:n] {
+		p.tx.Push(uint16(b.Frames[i].Cookie), 0)
+	}
+	p.tx.Publish()
+	p.tx.Unfetch(len(b.Frames) - n)
+}
+
+// RxReserve implements netio.Port.
+func (p *pair) RxReserve(b *netio.RxBatch, bytes int) error {
+	b.Merge, b.Window = p.merge, p.window
+	for free := b.Free(); free < bytes && !b.Full(); {
+		c, err := p.rx.Next()
+		if c == nil {
+			return err
+		}
+		if err := p.appendBuffer(b, c); err != nil {
+			return err
+		}
+		free += int(c.WriteLen)
+	}
+	return nil
+}
+
+func (p *pair) appendBuffer(b *netio.RxBatch, c *virtio.Chain) error {
+	if len(c.Read) > 0 {
+		return p.rx.Faultf("receive buffer with a device-readable part (5.1.6.3)")
+	}
+	if c.WriteLen < uint64(p.minBuffer) {
+		return p.rx.Faultf("receive buffer of %d bytes, less than the %d that are needed (5.1.6.3.1)", c.WriteLen, p.minBuffer)
+	}
+	first := len(b.Segs)
+	segs, err := p.rx.Vec(b.Segs, c.Write)
+	if err == virtio.ErrSegments {
+		return p.rx.Faultf("receive buffer in more than %d pieces", cap(b.Segs)-first)
+	}
+	if err != nil {
+		return err
+	}
+	b.Segs = segs
+	b.Bufs = append(b.Bufs, netio.RxBuf{
+		Seg: first, NSeg: len(segs) - first, Cap: int(c.WriteLen), Cookie: uint32(c.Head),
+	})
+	p.numBuffers[c.Head] = fieldAddr{addrOf(c.Write, numBuffersOff), addrOf(c.Write, numBuffersOff+1)}
+	return nil
+}
+
+// addrOf returns the guest physical address of the byte at off, which lies in
+// runs.
+func addrOf(runs []virtio.Run, off uint64) uint64 {
+	for _, r := range runs {
+		if off < r.Len {
+			return r.GPA + off
+		}
+		off -= r.Len
+	}
+	return 0
+}
+
+// RxCommit implements netio.Port.
+func (p *pair) RxCommit(b *netio.RxBatch) {
+	for i := range b.Frames {
+		f := &b.Frames[i]
+		p.setNumBuffers(b.Bufs[f.Buf].Cookie, f.NBuf)
+		left := f.Len
+		for j := range b.Bufs[f.Buf : f.Buf+f.NBuf] {
+			buf := &b.Bufs[f.Buf+j]
+			n := min(left, buf.Cap)
+			p.rx.Push(uint16(buf.Cookie), uint32(n))
+			left -= n
+		}
+	}
+	p.rx.Publish()
+	b.Consume()
+}
+
+// setNumBuffers fills in the field of the frame's header that only the device
+// knows (5.1.6.4.1). The address was checked when the buffer was reserved, and
+// RAM doesn't change, so that the writes can't fail.
+func (p *pair) setNumBuffers(head uint32, n int) {
+	at := p.numBuffers[head]
+	v := [2]byte{byte(n), byte(n >> 8)}
+	if at.high == at.low+1 {
+		p.mem.WriteAt(at.low, v[:])
+		return
+	}
+	p.mem.WriteAt(at.low, v[:1])
+	p.mem.WriteAt(at.high, v[1:])
+}
+
+// RxRelease implements netio.Port.
+func (p *pair) RxRelease(b *netio.RxBatch) {
+	p.rx.Unfetch(len(b.Unused()))
+	b.Reset()
+}
