@@ -5,6 +5,7 @@
 package result
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -87,6 +88,18 @@ func OfStatus(status int) Result {
 // maxGuestStatus is the largest exit code that is the guest's own.
 const maxGuestStatus = 113
 
+// OfContext is the result of a run whose context ended: that of the cause if it
+// is an error of this package, else Stopped.
+func OfContext(ctx context.Context) Result {
+	cause := context.Cause(ctx)
+	var end End
+	var e *Error
+	if errors.As(cause, &end) || errors.As(cause, &e) {
+		return OfError(cause)
+	}
+	return Of(Stopped, "%v", cause)
+}
+
 func codeOf(r Reason) int {
 	for _, c := range Codes {
 		if c.Reason == r {
@@ -112,8 +125,19 @@ func Errorf(r Reason, format string, args ...any) error {
 	return &Error{r, fmt.Errorf(format, args...)}
 }
 
-// OfError is the result for an error: its own reason if it has one, else a bug.
+// End is a whole result as an error: the cause with which a context is cancelled
+// that a run lives in.
+type End struct{ Result }
+
+func (e End) Error() string { return e.Detail }
+
+// OfError is the result for an error: its own result or reason if it has one,
+// else a bug.
 func OfError(err error) Result {
+	var end End
+	if errors.As(err, &end) {
+		return end.Result
+	}
 	var e *Error
 	if errors.As(err, &e) {
 		return Of(e.Reason, "%v", err)

@@ -3,6 +3,7 @@
 package result
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -35,6 +36,9 @@ func TestOfError(t *testing.T) {
 	if r := OfError(err); r.Reason != Host || r.Code != 122 || r.Detail != "net 0: tap0: surprise" {
 		t.Errorf("a wrapped host error gives %+v", r)
 	}
+	if r := OfError(fmt.Errorf("ctx: %w", End{OfSignal(2, "SIGINT")})); r.Code != 130 {
+		t.Errorf("an end by SIGINT gives %+v", r)
+	}
 	if !errors.Is(err, plain) {
 		t.Error("the cause is lost")
 	}
@@ -48,5 +52,19 @@ func TestStatusAndSignal(t *testing.T) {
 	}
 	if r := OfSignal(15, "SIGTERM"); r.Code != 143 || r.Reason != Signal {
 		t.Errorf("SIGTERM gives %+v", r)
+	}
+}
+
+func TestOfContext(t *testing.T) {
+	for cause, want := range map[error]Result{
+		errors.New("bye"):            {Reason: Stopped, Detail: "bye"},
+		End{Of(Timeout, "1s")}:       {Reason: Timeout, Code: 124, Detail: "1s"},
+		Errorf(Host, "tap0 is gone"): {Reason: Host, Code: 122, Detail: "tap0 is gone"},
+	} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		if got := OfContext(ctx); got != want {
+			t.Errorf("%v gives %+v, want %+v", cause, got, want)
+		}
 	}
 }
