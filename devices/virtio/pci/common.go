@@ -28,7 +28,7 @@ var commonRegisters = []register{
 	{0x10, 2, func(t *Transport) uint32 { return t.config.vector.Load() }, (*Transport).writeConfigVector},
 	{0x12, 2, func(t *Transport) uint32 { return uint32(len(t.queues)) }, nil},
 	{0x14, 1, func(t *Transport) uint32 { return uint32(t.signals.getStatus()) }, func(t *Transport, v uint32) { t.writeStatus(uint8(v)) }},
-	{0x15, 1, func(t *Transport) uint32 { return t.config.generation.Load() & 0xff }, nil},
+	{0x15, 1, func(t *Transport) uint32 { return t.generation.Load() & 0xff }, nil},
 	{0x16, 2, func(t *Transport) uint32 { return uint32(t.queueSelect) }, func(t *Transport, v uint32) { t.queueSelect = uint16(v) }},
 	{0x18, 2, (*Transport).readQueueSize, (*Transport).writeQueueSize},
 	{0x1a, 2, (*Transport).readQueueVector, (*Transport).writeQueueVector},

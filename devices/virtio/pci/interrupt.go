@@ -93,10 +93,9 @@ func (s *signals) acknowledge() uint8 {
 
 // interrupt is the configuration's or a queue's: an irq.Vector.
 type interrupt struct {
-	t          *Transport
-	bit        uint8         // in the ISR
-	vector     atomic.Uint32 // MSI-X vector, or noVector
-	generation atomic.Uint32 // how often it was raised
+	t      *Transport
+	bit    uint8         // in the ISR
+	vector atomic.Uint32 // MSI-X vector, or noVector
 }
 
 func (i *interrupt) init(t *Transport, bit uint8) {
@@ -106,10 +105,10 @@ func (i *interrupt) init(t *Transport, bit uint8) {
 
 // Raise interrupts the driver: with a message if MSI-X is enabled, else by ISR
 // and pin. The configuration's ISR bit is set in both cases (virtio 1.2,
-// 4.1.4.5.1).
+// 4.1.4.5.1), and its generation changes (4.1.4.3.1).
 func (i *interrupt) Raise() {
 	if i.bit == isrConfig {
-		i.generation.Add(1)
+		i.t.generation.Add(1)
 		i.t.signals.assert(i.bit)
 		i.message()
 		return

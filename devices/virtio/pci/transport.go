@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 
 	"github.com/govmm/govmm/devices/pci"
 	"github.com/govmm/govmm/devices/virtio"
@@ -37,6 +38,9 @@ type Transport struct {
 	faults    faults
 	signals   signals
 	config    interrupt
+	// generation is how often the device has announced new configuration; the
+	// driver sees the low byte, config_generation.
+	generation atomic.Uint32
 
 	mu             sync.Mutex // guards what follows; the device is called under it
 	closed         bool
@@ -84,6 +88,9 @@ func New(dev virtio.Device, opt Options) (*Transport, error) {
 func (t *Transport) check() error {
 	if t.offered&virtio.FeatureVersion1 == 0 {
 		return errors.New("the device does not offer VIRTIO_F_VERSION_1, which a modern transport needs")
+	}
+	if id := t.dev.ID(); id == 0 || id > maxID {
+		return fmt.Errorf("device type %d: 1 to %d have a PCI device ID", id, maxID)
 	}
 	sizes := t.dev.QueueSizes()
 	if len(sizes) > maxQueues {

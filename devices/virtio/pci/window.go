@@ -35,6 +35,7 @@ const (
 	vendorID     = 0x1af4
 	deviceIDBase = 0x1040
 	revisionID   = 1
+	maxID        = 0x3f // the last device type that has a device ID
 )
 
 // classes are class codes by device type; virtio leaves them open, guests show
@@ -158,6 +159,9 @@ func (r registers) BusRead(off uint64, p []byte) {
 	}
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
+	if r.t.closed {
+		return
+	}
 	switch region {
 	case regionCommon:
 		r.t.readCommon(off, p)
