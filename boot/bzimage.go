@@ -138,8 +138,8 @@ func (b *bzImage) readSetup(head []byte) error {
 		return fmt.Errorf("is truncated: the file has %d bytes, its header tells of %d (setup_sects %d, syssize %#x); copy or build it again",
 			b.size, setupSize+b.protSize, head[offSetupSects], b.protSize/16)
 	}
-	if b.protSize <= entry64 || b.headerEnd > setupSize {
-		return fmt.Errorf("is damaged: its header tells of %d bytes of setup and %d bytes of kernel", setupSize, b.protSize)
+	if b.protSize <= entry64 {
+		return fmt.Errorf("is damaged: its header tells of %d bytes of kernel, which do not reach to the entry", b.protSize)
 	}
 	b.setup = make([]byte, setupSize)
 	if _, err := b.r.ReadAt(b.setup, 0); err != nil {
@@ -176,8 +176,8 @@ func (b *bzImage) locate() error {
 	if b.loadAddr < HighMemory || b.runtimeStart < HighMemory || b.loadAddr >= maxImage || b.runtimeStart >= maxImage {
 		return fmt.Errorf("is damaged or unusual: pref_address %#x with kernel_alignment %#x is not between %#x and %#x", pref, align, HighMemory, uint64(maxImage))
 	}
-	if b.initSize == 0 {
-		return errors.New("is damaged: init_size is 0")
+	if b.initSize == 0 || b.runtimeStart+b.initSize > maxImage {
+		return fmt.Errorf("is damaged: init_size is %#x at address %#x", b.initSize, b.runtimeStart)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (b *bzImage) forEntry(name string) (image, error) {
 	if name == EntryLinux64 {
 		return b, nil
 	}
-	vmlinux, err := b.extract()
+	vmlinux, err := b.extract(maxVmlinux)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ const (
 const (
 	ehdrSize = 64 // Elf64_Ehdr
 	phdrSize = 56 // Elf64_Phdr
+
+	offMachine = 18 // e_machine, the same for 32 and 64 bits
 )
 
 // elfImage is a checked ELF kernel.
@@ -39,7 +41,8 @@ type elfImage struct {
 	size     uint64       // of the file
 	segments []elf.Prog64 // PT_LOAD with memory, sorted by physical address
 	entry    uint64
-	pvh      uint64 // 0: none
+	pvh      uint64       // 0: none
+	user     elf.ProgType // a header that only programs for user space have; 0: none
 }
 
 func isELF(head []byte) bool { return bytes.HasPrefix(head, []byte(elf.ELFMAG)) }
@@ -60,7 +63,10 @@ func parseELF(r io.ReaderAt, size uint64) (image, error) {
 	if err := e.checkSegments(); err != nil {
 		return nil, err
 	}
-	return e, e.checkEntries()
+	if err := e.checkEntries(); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // readEhdr reads the file header and refuses what is not for this machine.
@@ -70,13 +76,13 @@ func readEhdr(r io.ReaderAt, size uint64) (*elf.Header64, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if n < elf.EI_NIDENT {
+	if n < offMachine+2 {
 		return nil, fmt.Errorf("is a truncated ELF file of %d bytes; %s", size, expected)
 	}
 	if elf.Data(b[elf.EI_DATA]) != elf.ELFDATA2LSB {
-		return nil, fmt.Errorf("is a big-endian ELF file for %s; %s", elf.Machine(binary.BigEndian.Uint16(b[18:])), expected)
+		return nil, fmt.Errorf("is a big-endian ELF file for %s; %s", elf.Machine(binary.BigEndian.Uint16(b[offMachine:])), expected)
 	}
-	if m := elf.Machine(binary.LittleEndian.Uint16(b[18:])); m != elf.EM_X86_64 {
+	if m := elf.Machine(binary.LittleEndian.Uint16(b[offMachine:])); m != elf.EM_X86_64 {
 		return nil, fmt.Errorf("is an ELF file for %s; %s", m, expected)
 	}
 	if elf.Class(b[elf.EI_CLASS]) != elf.ELFCLASS64 {
@@ -94,6 +100,8 @@ func readEhdr(r io.ReaderAt, size uint64) (*elf.Header64, error) {
 		return &h, nil
 	case elf.ET_REL:
 		return nil, errors.New("is an ELF object file or kernel module, expected the linked vmlinux")
+	case elf.ET_DYN:
+		return nil, errors.New("is an ELF program or shared library for user space, expected a kernel")
 	default:
 		return nil, fmt.Errorf("is an ELF file of type %s, expected ET_EXEC as a vmlinux has", t)
 	}
@@ -124,8 +132,8 @@ func (e *elfImage) take(progs []elf.Prog64) error {
 			if p.Off > e.size || p.Filesz > e.size-p.Off {
 				return fmt.Errorf("is truncated: a segment ends at %#x+%#x of the file, which has %#x bytes", p.Off, p.Filesz, e.size)
 			}
-		case elf.PT_INTERP, elf.PT_DYNAMIC, elf.PT_TLS:
-			return fmt.Errorf("is a program for x86-64 user space (it has a %s header), expected a kernel", elf.ProgType(p.Type))
+		case elf.PT_INTERP, elf.PT_DYNAMIC, elf.PT_TLS, elf.PT_PHDR:
+			e.user = elf.ProgType(p.Type)
 		}
 		switch elf.ProgType(p.Type) {
 		case elf.PT_LOAD:
@@ -188,6 +196,9 @@ func (e *elfImage) checkSegments() error {
 // checkEntries checks that the entry addresses are inside what is loaded. A
 // kernel with a PVH note need not have another entry.
 func (e *elfImage) checkEntries() error {
+	if e.pvh == 0 && e.user != 0 {
+		return fmt.Errorf("is a program for x86-64 user space (it has a %s header), expected a kernel", e.user)
+	}
 	if e.pvh != 0 && !e.loaded(e.pvh) {
 		return fmt.Errorf("is damaged: its PVH entry %#x is in no segment", e.pvh)
 	}

@@ -35,7 +35,7 @@ func Extract(path string) ([]byte, error) {
 	if !ok {
 		return nil, result.Errorf(result.BadImage, "kernel %s: is an ELF file already, expected a bzImage to unpack", k.path)
 	}
-	vmlinux, err := b.extract()
+	vmlinux, err := b.extract(maxVmlinux)
 	if err != nil {
 		return nil, result.Errorf(result.BadImage, "kernel %s: %w", k.path, err)
 	}
@@ -66,21 +66,24 @@ var formats = []format{
 	{"\x7fELF", "none", false, func(p []byte, _ uint64) ([]byte, error) { return p, nil }},
 }
 
-// extract unpacks the payload.
-func (b *bzImage) extract() ([]byte, error) {
+// extract unpacks the payload to at most limit bytes.
+func (b *bzImage) extract(limit uint64) ([]byte, error) {
 	if b.payloadLength < 8 || b.payloadOffset > b.protSize || b.payloadLength > b.protSize-b.payloadOffset {
 		return nil, fmt.Errorf("is damaged: its payload at %#x+%#x is not inside the %#x bytes of the kernel", b.payloadOffset, b.payloadLength, b.protSize)
+	}
+	if b.payloadLength > limit {
+		return nil, fmt.Errorf("its payload has %s, more than the %s that govmm unpacks", sizeOf(b.payloadLength), sizeOf(limit))
 	}
 	payload := make([]byte, b.payloadLength)
 	if _, err := b.r.ReadAt(payload, int64(len(b.setup))+int64(b.payloadOffset)); err != nil {
 		return nil, err
 	}
-	return unpack(payload)
+	return unpack(payload, limit)
 }
 
 // unpack recognises the payload's format, and checks that the result has the
-// size that the payload ends with.
-func unpack(payload []byte) ([]byte, error) {
+// size that the payload ends with, at most limit.
+func unpack(payload []byte, limit uint64) ([]byte, error) {
 	for _, f := range formats {
 		if !bytes.HasPrefix(payload, []byte(f.magic)) {
 			continue
@@ -89,8 +92,8 @@ func unpack(payload []byte) ([]byte, error) {
 		if f.name != "none" {
 			size = uint64(binary.LittleEndian.Uint32(payload[len(payload)-4:]))
 		}
-		if size > maxVmlinux {
-			return nil, fmt.Errorf("its %s payload tells of %s, more than the %s that govmm unpacks", f.name, sizeOf(size), sizeOf(maxVmlinux))
+		if size > limit {
+			return nil, fmt.Errorf("its %s payload tells of %s, more than the %s that govmm unpacks", f.name, sizeOf(size), sizeOf(limit))
 		}
 		if f.sized {
 			payload = payload[:len(payload)-4]
@@ -139,8 +142,8 @@ func unpackLZMA(p []byte, size uint64) ([]byte, error) {
 }
 
 // maxDictionary bounds the window of XZ, LZMA and ZSTD in bytes. The kernel's
-// build uses at most 128 MiB.
-const maxDictionary = 256 << 20
+// build uses at most this.
+const maxDictionary = 128 << 20
 
 func unpackZstd(p []byte, size uint64) ([]byte, error) {
 	z, err := zstd.NewReader(bytes.NewReader(p), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxDictionary))
@@ -160,7 +163,7 @@ const lz4Block = 8 << 20
 func unpackLZ4(p []byte, size uint64) ([]byte, error) {
 	p = p[4:]
 	var out []byte
-	block := make([]byte, lz4Block)
+	block := make([]byte, min(lz4Block, size+1))
 	for len(p) > 0 && uint64(len(out)) <= size {
 		if len(p) < 4 {
 			return nil, io.ErrUnexpectedEOF

@@ -101,7 +101,7 @@ func isText(head []byte) bool {
 		if r == utf8.RuneError && n == 1 {
 			return len(head) < utf8.UTFMax && !utf8.FullRune(head)
 		}
-		if r < ' ' && r != '\t' && r != '\n' && r != '\r' && r != '\f' {
+		if r == 0x7f || r < ' ' && r != '\t' && r != '\n' && r != '\r' && r != '\f' {
 			return false
 		}
 		head = head[n:]

@@ -103,8 +103,8 @@ func (rd *initrd) write(mem *guestmem.Memory, addr uint64) error {
 }
 
 // place finds room for the initrd: as high as possible in RAM, outside the
-// kernel, page aligned, its last byte at most at maxAddr. Early kernels move or
-// free whole pages of it, and boot loaders have always placed it so.
+// kernel, its last byte at most at maxAddr. It is page aligned, since the kernel
+// reserves and frees it by pages.
 func (rd *initrd) place(ram []guestmem.Range, kernel guestmem.Range, maxAddr uint64) (guestmem.Range, error) {
 	if rd.size == 0 {
 		return guestmem.Range{}, nil
@@ -127,14 +127,15 @@ func (rd *initrd) place(ram []guestmem.Range, kernel guestmem.Range, maxAddr uin
 }
 
 func (rd *initrd) tooLarge(room uint64, kernel guestmem.Range, limit uint64) error {
-	need := end(alignUp(kernel.End(), pageSize), rd.size)
+	lo := alignUp(kernel.End(), pageSize)
+	need := end(lo, rd.size)
 	if need > limit {
 		return result.Errorf(result.BadImage,
-			"initrd %s: has %s, but at most %s fit between the kernel and %#x, the end of what the kernel takes for an initrd; use a smaller one",
-			rd.names(), sizeOf(rd.size), sizeOf(room), limit)
+			"initrd %s: has %s, but the kernel ends at %#x and takes an initrd only below %#x, which leaves %s; use a smaller one",
+			rd.names(), sizeOf(rd.size), kernel.End(), limit, sizeOf(max(lo, limit)-lo))
 	}
 	return result.Errorf(result.BadImage,
-		"initrd %s: has %s, but only %s of RAM are free beside the kernel, which needs %s; give the VM more memory, at least %s",
+		"initrd %s: has %s, but only %s of RAM are free for it, and the kernel needs %s; give the VM more memory, at least %s",
 		rd.names(), sizeOf(rd.size), sizeOf(room), sizeOf(kernel.Size), sizeOf(alignUp(need, 1<<20)))
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,7 +98,7 @@ func inFolder(path string) (string, error) {
 	}
 	for _, name := range []string{"arch/x86/boot/bzImage", "vmlinux"} {
 		p := filepath.Join(path, name)
-		if _, err := os.Stat(p); err == nil {
+		if _, err := os.Stat(p); !errors.Is(err, fs.ErrNotExist) {
 			return p, nil
 		}
 	}
@@ -264,8 +265,8 @@ func placeKernel(ram []guestmem.Range, span guestmem.Range) (guestmem.Range, err
 			top = r.End()
 		}
 	}
-	return span, fmt.Errorf("needs RAM from %#x to %#x to start, but RAM ends at %#x; give the VM more memory, at least %s",
-		span.GPA, span.End(), top, sizeOf(alignUp(span.End(), 1<<20)))
+	return span, fmt.Errorf("needs %s of RAM to start (it runs at %#x to %#x), but the RAM there ends at %#x, %s; give the VM more memory, at least %s",
+		sizeOf(span.End()), span.GPA, span.End(), top, sizeOf(top), sizeOf(alignUp(span.End(), 1<<20)))
 }
 
 // cmdlineSize is the image's limit, and at most what the layout has room for.
