@@ -183,6 +183,7 @@ func TestFeedWaitsForTheGuest(t *testing.T) {
 			}
 			fed, ended = n, true
 		}()
+		synctest.Wait()
 		second := make(chan struct{})
 		go func() {
 			if n, err := b.u.Feed(ctx, []byte("second")); n != 0 || err == nil {
