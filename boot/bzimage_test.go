@@ -193,7 +193,7 @@ func TestZeroPageOfELF(t *testing.T) {
 		{"initrd_addr_max", 0x22c, 4, 0x7fffffff},
 		{"cmdline_size", 0x238, 4, 2047},
 		{"setup_data", 0x250, 8, 0},
-		{"e820_entries", 0x1e8, 1, 3},
+		{"e820_entries", 0x1e8, 1, 4},
 	} {
 		b := make([]byte, 8)
 		copy(b, z[f.off:f.off+f.size])
