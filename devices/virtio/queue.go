@@ -163,9 +163,9 @@ func (q *Queue) Unfetch(n int) { q.next -= uint16(n) }
 // sees it with the next Publish. Each chain that was fetched, and not unfetched,
 // is pushed once.
 func (q *Queue) Push(head uint16, n uint32) {
+	// One store of both fields, because the copy loads them as one.
 	var elem [usedSize]byte
-	binary.LittleEndian.PutUint32(elem[0:], uint32(head))
-	binary.LittleEndian.PutUint32(elem[4:], n)
+	binary.LittleEndian.PutUint64(elem[:], uint64(head)|uint64(n)<<32)
 	slot := (q.done + q.pushed) & (q.size - 1)
 	q.used.CopyOut(ringEntries+usedSize*uint64(slot), elem[:])
 	q.pushed++
