@@ -170,6 +170,14 @@ func (w *world) waiting() (tx, rx uint64) {
 	return w.tx.sent - w.tx.came, w.rx.sent - w.rx.came
 }
 
+// settled reports whether all frames have arrived and all sent ones are
+// completed.
+func (w *world) settled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tx.came == w.tx.sent && w.rx.came == w.rx.sent && w.txReaped == w.tx.sent
+}
+
 // drain waits until all frames have arrived and all sent ones are completed. It
 // posts buffers as a driver does, with kicks only when asked for, and no others.
 func (w *world) drain() {
@@ -179,8 +187,7 @@ func (w *world) drain() {
 		if w.post(1<<20, false) > 0 {
 			w.kick(netio.RX)
 		}
-		tx, rx := w.waiting()
-		return tx == 0 && rx == 0 && w.txReaped == w.tx.sent
+		return w.settled()
 	})
 }
 
