@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/govmm/govmm/internal/bus"
 	"github.com/govmm/govmm/internal/irq"
 )
@@ -91,13 +93,13 @@ func (s *sink) take() []irq.Message {
 
 // rig is a bus with what is around it.
 type rig struct {
-	t         testing.TB
+	t         rapid.TB
 	mmio, pio where
 	root      *Root
 	mem, io   *bus.Bus
 }
 
-func newRig(t testing.TB) *rig {
+func newRig(t rapid.TB) *rig {
 	r := &rig{t: t, mmio: where{at: map[int]uint64{}}, pio: where{at: map[int]uint64{}}}
 	r.mem, r.io = bus.New(&r.mmio), bus.New(&r.pio)
 	root, err := NewRoot(RootConfig{MMIO: r.mem, PIO: r.io, MMIO32: win32, MMIO64: win64, IO: winIO})
@@ -366,6 +368,8 @@ func TestRefusedAddresses(t *testing.T) {
 			r.expectMap(map[int]uint64{2: 0xc000_1000})
 			r.write(1, 4, 2, commandMemory|commandMaster)
 			r.expect("refusals", r.root.RefusedBARs(), 1)
+			r.write(1, 0x10, 4, 0xe000_0000)
+			r.expect("refusals", r.root.RefusedBARs(), 2)
 			r.write(1, 0x10, 4, 0xc000_0000)
 			r.expectMap(map[int]uint64{1: 0xc000_0000, 2: 0xc000_1000})
 		})
@@ -404,6 +408,7 @@ func Test64BitHalves(t *testing.T) {
 		{"high half the same", [][3]uint64{lo(0x5000), hi(0x80)}, []uint64{none, 0x80_0000_5000}},
 		{"sizing with decoding on", [][3]uint64{lo(0xffffffff), lo(0), hi(0xffffffff), hi(0x80)}, []uint64{none, home, none, home}},
 		{"sizing all, then restoring", [][3]uint64{lo(0xffffffff), hi(0xffffffff), lo(0), hi(0x80)}, []uint64{none, none, none, home}},
+		{"sizing one half, then moving", [][3]uint64{lo(0xffffffff), lo(0), hi(0x81), lo(0x4000)}, []uint64{none, home, none, 0x81_0000_4000}},
 		{"below 4 GiB", [][3]uint64{lo(0xc800_0000), hi(0)}, []uint64{none, 0xc800_0000}},
 		{"decoding off and on", [][3]uint64{lo(0x7000), {4, 2, 0}, {4, 2, commandMemory}}, []uint64{none, none, 0x80_0000_7000}},
 		{"twice", [][3]uint64{lo(0x1000), hi(0x81), lo(0x2000), hi(0x82)}, []uint64{none, 0x81_0000_1000, none, 0x82_0000_2000}},

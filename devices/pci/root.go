@@ -175,7 +175,7 @@ func (r *Root) windows(k Kind) []Range {
 func appendHomes(rs []Range, bars []*bar, k Kind) []Range {
 	for _, b := range bars {
 		if (b.Kind == IO) == (k == IO) {
-			rs = append(rs, Range{b.home, max(b.Size, b.alignment())})
+			rs = append(rs, Range{b.home, b.Size})
 		}
 	}
 	return rs
