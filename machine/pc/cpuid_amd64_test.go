@@ -15,9 +15,9 @@ func sampleCPUID() kvm.CPUID {
 	return kvm.CPUID{
 		{Function: 0, EAX: 0x1f},
 		{Function: 1, EBX: 0xab630800, ECX: 1<<5 | 1<<21, EDX: 1},
-		{Function: 4, Index: 0, Flags: idx, EAX: 0xfffffd21},          // L1 data
-		{Function: 4, Index: 3, Flags: idx, EAX: 0xfffffd63},          // L3 unified
-		{Function: 4, Index: 4, Flags: idx},                           // no more caches
+		{Function: 4, Index: 0, Flags: idx, EAX: 0xfffffd21},           // L1 data
+		{Function: 4, Index: 3, Flags: idx, EAX: 0xfffffd63},           // L3 unified
+		{Function: 4, Index: 4, Flags: idx},                            // no more caches
 		{Function: 0xb, Index: 0, Flags: idx, EAX: 7, EBX: 99, EDX: 5}, // the host's
 		{Function: 0x40000000, EAX: 0x40000001, EBX: 0x4b4d564b, ECX: 0x564b4d56, EDX: 0x4d},
 		{Function: 0x80000001, ECX: 1<<2 | 1<<6},
