@@ -136,6 +136,14 @@ func (c *Config) check() error {
 	if c.PCI.INTx.Lines == 0 {
 		errs = append(errs, errors.New("the PCI interrupt pins have no GSI"))
 	}
+	for _, p := range c.Reserved {
+		if p.Last < p.First || p.Last-p.First >= 0xff {
+			errs = append(errs, fmt.Errorf("reserved ports %#x to %#x are not 1 to 255 ports", p.First, p.Last))
+		}
+	}
+	if c.PCI.ECAM%(1<<20) != 0 {
+		errs = append(errs, fmt.Errorf("PCI ECAM %#x is not on a MiB boundary", c.PCI.ECAM))
+	}
 	return errors.Join(errs...)
 }
 
