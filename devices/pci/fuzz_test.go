@@ -104,7 +104,7 @@ func (b *modelBAR) on() bool {
 func (b *modelBAR) wanted() bool { return b.on() && (b.low == b.high || b.value() == b.at) }
 
 func (b *modelBAR) fits() bool {
-	in := func(w Range) bool { return b.value() >= w.Base && b.value()+b.size <= w.Base+w.Size }
+	in := func(w Range) bool { return b.value() >= w.Base && b.value() <= w.Base+w.Size-b.size }
 	if b.io {
 		return in(winIO)
 	}
