@@ -47,7 +47,7 @@ func ParseNet(list string) (machine.Net, error) {
 		case item == NoNet:
 			return n, usagef("net %q: none is the whole list of a VM without a NIC; remove it", list)
 		case f == nil || f.key == "create":
-			return n, usagef("net key %q is unknown%s", key, didYouMean(key, netKeys()))
+			return n, usagef("net key %q is unknown%s", key, didYouMean(key, NetKeys()))
 		case seen[f.key]:
 			return n, usagef("net key %s stands twice in %q: keep one", key, list)
 		}
@@ -86,8 +86,8 @@ func ParseNets(lists []string) ([]machine.Net, error) {
 	return nets, nil
 }
 
-// netKeys are the keys of a --net list.
-func netKeys() []string {
+// NetKeys returns the keys of a --net list.
+func NetKeys() []string {
 	var keys []string
 	for _, f := range netFields {
 		if f.key != "create" {
