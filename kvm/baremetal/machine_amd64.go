@@ -28,7 +28,14 @@ const (
 	pd3Addr  = 0x4000 // 3 to 4 GiB: local APIC and IOAPIC
 	gdtAddr  = 0x5000
 	idtAddr  = 0x6000
-	tssAddr  = 0x7000
+	tssAddr  = 0x8000
+
+	// tssLimit covers the 104 bytes of the TSS, a permission bit for each of 65536
+	// ports and the byte of ones that ends them (Intel SDM volume 1, section
+	// 19.5.2). All bits are 0, so every port is allowed.
+	tssLimit    = ioMapOffset + 1<<16/8
+	ioMapField  = 0x66
+	ioMapOffset = 0x68
 )
 
 // Level is the privilege level the snippet starts at.
@@ -37,8 +44,9 @@ type Level uint8
 const (
 	// Kernel is CPL 0.
 	Kernel Level = 0
-	// User is CPL 3 with IOPL 3, so that port instructions work. A KVM without
-	// hardware virtualization (kvm_pvm) runs it natively, and Kernel by emulation.
+	// User is CPL 3 with all ports allowed, by IOPL 3 and by the TSS: kvm_pvm, a KVM
+	// without hardware virtualization, loses IOPL. It runs User natively and Kernel
+	// by emulation.
 	User Level = 3
 )
 
@@ -155,6 +163,8 @@ func (m *Machine) writeTables(o Options) {
 	} {
 		m.put64(gdtAddr+sel, desc)
 	}
+	binary.LittleEndian.PutUint16(m.Mem[tssAddr+ioMapField:], ioMapOffset)
+	m.Mem[tssAddr+tssLimit] = 0xff
 	for vector, addr := range o.Handlers {
 		const gate = 0x8e << 40 // present, DPL 0, interrupt gate
 		m.put64(idtAddr+uint64(vector)*16, addr>>16&0xffff<<48|gate|kernelCS<<16|addr&0xffff)
@@ -207,7 +217,7 @@ func (m *Machine) resetSRegs(o Options) error {
 		data.Selector, data.DPL = userSS, 3
 	}
 	s.CS, s.DS, s.ES, s.FS, s.GS, s.SS = code, data, data, data, data, data
-	s.TR = kvm.Segment{Base: tssAddr, Limit: 0x67, Selector: tssSel, Type: 11, Present: 1}
+	s.TR = kvm.Segment{Base: tssAddr, Limit: tssLimit, Selector: tssSel, Type: 11, Present: 1}
 	s.LDT = kvm.Segment{Type: 2, Present: 1}
 	s.GDT = kvm.DTable{Base: gdtAddr, Limit: 0x37}
 	s.IDT = kvm.DTable{Base: idtAddr}
