@@ -34,13 +34,15 @@ const TimerFrequency = 3579545
 
 // PM1 status and enable bits (tables 4-13 and 4-14); a bit has the same place in
 // both registers. Without a BIOS in system management mode, BM_STS and GBL_STS
-// are never set; there is no sleep button and no sleep state to wake from.
+// are never set; without sleep states to wake from, RTC_STS neither, but a driver
+// expects to be able to enable its event. There is no sleep button.
 const (
 	tmrSTS    = 1 << 0
 	gblSTS    = 1 << 5
 	pwrbtnSTS = 1 << 8
+	rtcSTS    = 1 << 10
 
-	enableBits = tmrSTS | gblSTS | pwrbtnSTS
+	enableBits = tmrSTS | gblSTS | pwrbtnSTS | rtcSTS
 )
 
 // PM1 control bits (table 4-15).

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/govmm/govmm/internal/console"
@@ -238,22 +239,31 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEarlyInputIsKept: what is typed before the guest's driver starts is not
-// lost to its clearing of FIFOs.
+// TestEarlyInputIsKept: what is typed before the guest's driver starts is lost
+// neither to its probing nor to its clearing of FIFOs.
 func TestEarlyInputIsKept(t *testing.T) {
-	d := newLinux(t, console.NewOutput(console.Config{}))
-	want := []byte("root\nuname -a\npoweroff\n")
-	fed := make(chan error, 1)
-	go func() {
-		_, err := d.u.Feed(t.Context(), want)
-		fed <- err
-	}()
-	time.Sleep(time.Millisecond) // gives Feed its chance to be too early
-	d.open()
-	if err := <-fed; err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the input is received", func() bool { return bytes.Equal(d.received(), want) })
+	synctest.Test(t, func(t *testing.T) {
+		d := newLinux(t, console.NewOutput(console.Config{}))
+		want := []byte("root\nuname -a\npoweroff\n")
+		go d.u.Feed(t.Context(), want)
+		for _, w := range []struct {
+			reg uint64
+			v   byte
+		}{
+			{regIER, 0}, {regIER, 0x0f}, {regIER, 0},
+			{regMCR, mcrLoop | mcrOUT2 | mcrRTS}, {regMCR, 0}, {regMCR, mcrDTR},
+			{regIIR, 0x01}, {regIER, ierETBEI}, {regIER, 0},
+		} {
+			synctest.Wait() // Feed waits for its chance
+			d.out(w.reg, w.v)
+		}
+		synctest.Wait()
+		d.open()
+		synctest.Wait()
+		if got := d.received(); !bytes.Equal(got, want) {
+			t.Errorf("received %q, want %q", got, want)
+		}
+	})
 }
 
 // TestProbe goes through the register tests by which Linux tells a 16550A

@@ -78,9 +78,9 @@ func (u *UART) resetRegisters() {
 
 // Feed sends p to the guest and returns when the guest's FIFO has taken all of
 // it or ctx is done; it returns how much was taken. It keeps to the flow control
-// of RS-232: while the guest neither raises RTS nor enables the received data
-// interrupt nobody there reads, and a driver that starts would throw the bytes
-// away, so they wait. Calls take turns.
+// of RS-232: bytes wait while the guest does not raise RTS. A driver raises it
+// when it is ready; what comes earlier it throws away, by clearing the FIFO. Calls
+// take turns.
 func (u *UART) Feed(ctx context.Context, p []byte) (int, error) {
 	select {
 	case u.feeder <- struct{}{}:
@@ -113,9 +113,10 @@ func (u *UART) receive(p []byte) int {
 }
 
 // listening tells that bytes from outside reach a guest that wants them.
-// In loop-back mode the input is disconnected.
+// In loop-back mode the input is disconnected. The enabled interrupt is no sign:
+// a driver that probes enables it for a moment.
 func (u *UART) listening() bool {
-	return u.mcr&mcrLoop == 0 && (u.mcr&mcrRTS != 0 || u.ier&ierERBFI != 0)
+	return u.mcr&(mcrLoop|mcrRTS) == mcrRTS
 }
 
 // depth is the capacity of the receiver, bytes.

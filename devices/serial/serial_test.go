@@ -81,6 +81,7 @@ func TestTriggerLevels(t *testing.T) {
 		b := newBench()
 		b.out(regIIR, fcr)
 		b.out(regIER, ierERBFI)
+		b.out(regMCR, mcrRTS)
 		for n := 1; n <= FIFOSize; n++ {
 			b.u.Feed(t.Context(), []byte{byte(n)})
 			want := byte(iirFIFO | iirDataTimeout)
@@ -351,7 +352,7 @@ func TestLineProperty(t *testing.T) {
 			},
 			"feed": func(t *rapid.T) {
 				n := rapid.IntRange(0, 20).Draw(t, "n")
-				if m.mcr&16 != 0 || m.mcr&2 == 0 && m.ier&1 == 0 {
+				if m.mcr&(16|2) != 2 {
 					n = 0
 				}
 				took := b.u.receive(make([]byte, n))
