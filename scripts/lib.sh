@@ -85,21 +85,21 @@ apt_prepare() {
 # unpack_packages DIR PACKAGE...: downloads the packages and unpacks them into
 # DIR, which appears only when it is complete.
 unpack_packages() {
-	target=$1
+	unpack_target=$1
 	shift
-	work=$target.tmp.$$
-	rm -rf "$work"
-	mkdir -p "$work/.debs"
-	(cd "$work/.debs" && apt_private apt-get download "$@") || {
-		rm -rf "$work"
+	unpack_work=$unpack_target.tmp.$$
+	rm -rf "$unpack_work"
+	mkdir -p "$unpack_work/.debs"
+	(cd "$unpack_work/.debs" && apt_private apt-get download "$@") || {
+		rm -rf "$unpack_work"
 		die "cannot download $*"
 	}
-	for deb in "$work"/.debs/*.deb; do
-		dpkg -x "$deb" "$work" || {
-			rm -rf "$work"
-			die "cannot unpack $deb: is the disk full?"
+	for unpack_deb in "$unpack_work"/.debs/*.deb; do
+		dpkg -x "$unpack_deb" "$unpack_work" || {
+			rm -rf "$unpack_work"
+			die "cannot unpack $unpack_deb: is the disk full?"
 		}
 	done
-	rm -rf "$work/.debs" "$target"
-	mv "$work" "$target"
+	rm -rf "$unpack_work/.debs" "$unpack_target"
+	mv "$unpack_work" "$unpack_target"
 }

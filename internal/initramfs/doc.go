@@ -6,6 +6,6 @@
 //
 // Modules are looked up beside the kernel, their dependencies are read from
 // the modules themselves (the .modinfo section), and they are stored
-// decompressed, together with a list in load order (see ListPath). The guest's
+// decompressed, together with a list in load order (layout.ModuleList). The guest's
 // init has nothing to resolve: it calls finit_module(2) line by line.
 package initramfs

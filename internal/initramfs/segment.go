@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"path"
 	"strings"
-)
 
-// ListPath is where the guest's init finds the modules to load. Each line is
-// the absolute path of a module, followed by the names of the modules that it
-// depends on, all separated by spaces. The lines are in load order.
-const ListPath = "/lib/modules/govmm.list"
+	"github.com/govmm/govmm/internal/initramfs/layout"
+)
 
 // GuestModules are the drivers of the devices that govmm can give a guest, and
 // the file systems and transports that come with them.
@@ -22,7 +19,7 @@ var GuestModules = []string{
 }
 
 // ModulesSegment returns a cpio archive with the named modules of the tree,
-// all that they depend on, and the list at ListPath; and the names that this
+// all that they depend on, and the list at layout.ModuleList; and the names that this
 // kernel does not have.
 func ModulesSegment(t *Tree, names ...string) (segment []byte, missing []string, err error) {
 	modules, missing, err := t.Resolve(names...)
@@ -38,7 +35,7 @@ func ModulesSegment(t *Tree, names ...string) (segment []byte, missing []string,
 		archive.AddFile(file, 0o644, module.Data)
 		fmt.Fprintln(&list, strings.Join(append([]string{file}, module.Depends...), " "))
 	}
-	archive.AddFile(ListPath, 0o644, []byte(list.String()))
+	archive.AddFile(layout.ModuleList, 0o644, []byte(list.String()))
 	segment, err = archive.Bytes()
 	return segment, missing, err
 }

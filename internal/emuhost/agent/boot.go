@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/govmm/govmm/internal/emuhost/wire"
+	"github.com/govmm/govmm/internal/initramfs/layout"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,7 +57,7 @@ func boot() error {
 	if err := mountAll(early); err != nil {
 		return err
 	}
-	loadModules(wire.ModuleList)
+	loadModules(layout.ModuleList)
 	if err := mountRoot(); err != nil {
 		return err
 	}
