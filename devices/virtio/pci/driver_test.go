@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"github.com/govmm/govmm/devices/pci"
 	"github.com/govmm/govmm/devices/virtio"
@@ -20,7 +21,7 @@ import (
 
 // fakeDevice is a virtio.Device that checks the order of the transport's calls.
 type fakeDevice struct {
-	tb       testing.TB
+	tb       rapid.TB
 	t        *Transport
 	features uint64
 	sizes    []uint16
@@ -110,6 +111,7 @@ type board struct {
 	mu        sync.Mutex
 	sent      []irq.Message
 	line      bool
+	onLine    func() // runs once, when the line goes up
 	doorbells map[uint64]int
 }
 
@@ -123,6 +125,10 @@ func (b *board) Set(level bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.line = level
+	if f := b.onLine; f != nil && level {
+		b.onLine = nil
+		f()
+	}
 }
 
 func (b *board) AddDoorbell(addr uint64, fd int)    { b.doorbells[addr] = fd }
@@ -178,7 +184,7 @@ const slot = 3
 
 // guest is a driver that knows only what PCI and virtio tell it.
 type guest struct {
-	tb    testing.TB
+	tb    rapid.TB
 	dev   *fakeDevice
 	board *board
 	t     *Transport
@@ -197,7 +203,7 @@ type capInfo struct {
 	length uint64
 }
 
-func newDevice(tb testing.TB) *fakeDevice {
+func newDevice(tb rapid.TB) *fakeDevice {
 	d := &fakeDevice{tb: tb, features: offered, sizes: []uint16{256, 256, 64}}
 	for i := range d.config {
 		d.config[i] = byte(i + 1)
@@ -206,7 +212,7 @@ func newDevice(tb testing.TB) *fakeDevice {
 }
 
 // newGuest puts a device on a bus and finds it again as a driver does.
-func newGuest(tb testing.TB, change ...func(*Options)) *guest {
+func newGuest(tb rapid.TB, change ...func(*Options)) *guest {
 	g := &guest{tb: tb, dev: newDevice(tb), board: &board{doorbells: map[uint64]int{}}}
 	opt := Options{Name: "net0", MSI: g.board, Line: g.board, InterruptLine: 10}
 	for _, f := range change {
@@ -217,11 +223,13 @@ func newGuest(tb testing.TB, change ...func(*Options)) *guest {
 		tb.Fatal(err)
 	}
 	g.t, g.dev.t = t, t
-	tb.Cleanup(func() {
-		if err := t.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
+	if tb, ok := tb.(testing.TB); ok {
+		tb.Cleanup(func() {
+			if err := t.Close(); err != nil {
+				tb.Error(err)
+			}
+		})
+	}
 	g.mem = bus.New(g.board)
 	g.root, err = pci.NewRoot(pci.RootConfig{
 		MMIO: g.mem, PIO: bus.New(nil),
@@ -386,7 +394,7 @@ func (g *guest) expectSent(what string, vectors ...uint32) {
 }
 
 // kicks empties a doorbell and returns its count.
-func kicks(tb testing.TB, fd int) uint64 {
+func kicks(tb rapid.TB, fd int) uint64 {
 	var p [8]byte
 	if _, err := unix.Read(fd, p[:]); errors.Is(err, unix.EAGAIN) {
 		return 0

@@ -184,13 +184,13 @@ func TestInvariants(t *testing.T) {
 		}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		g := newGuest(t)
+		g := newGuest(rt)
 		for _, a := range rapid.SliceOfN(one, 1, 60).Draw(rt, "accesses") {
 			g.do(a)
 			g.check(a)
 		}
 		if err := g.t.Close(); err != nil {
-			t.Error(err)
+			rt.Error(err)
 		}
 	})
 }

@@ -60,7 +60,7 @@ func (t *Transport) featuresOK(status uint8) bool {
 
 // driverOK tells whether a driver with this status may go live.
 func driverOK(status uint8) bool {
-	return status&statusFeaturesOK != 0 && status&(statusNeedsReset|statusFailed) == 0
+	return status&(statusFeaturesOK|statusFailed) == statusFeaturesOK
 }
 
 func (t *Transport) features() uint64 {

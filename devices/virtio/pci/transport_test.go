@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -361,7 +362,9 @@ func TestDeviceConfig(t *testing.T) {
 	g.write(4, 0, 2, 0xbbaa)
 	g.expect("written", g.read(4, 0, 4), 0x0403bbaa)
 	g.write(4, 0xfff, 1, 1)
+	g.expect("faults", g.t.Faults().Access, 1)
 	g.write(4, 0xffe, 8, 1)
+	g.expect("faults", g.t.Faults().Access, 2)
 }
 
 func TestConfigGeneration(t *testing.T) {
@@ -407,8 +410,33 @@ func TestVectorsAfterReset(t *testing.T) {
 	g.set(cVector, 1)
 	g.set(cStatus, 0)
 	check()
+	g.expect("faults", g.t.Faults().Order, 0)
 	g.set(cVector, 0xffff)
 	g.expect("faults", g.t.Faults().Value, 9) // queue 3, which does not exist
+	g.set(cSelect, 0)
+	g.set(cVector, 0xffff) // as drivers do when they clean up after a reset
+	g.expect("faults", g.t.Faults().Order, 0)
+	g.expect("faults", g.t.Faults().Value, 9)
+}
+
+func TestRegistersAfterReset(t *testing.T) {
+	g := newGuest(t)
+	state := g.commonState()
+	g.set(cSelect, 0)
+	g.live()
+	for _, off := range []uint64{cDevFeatSel, cSelect} {
+		g.set(off, 1)
+	}
+	g.set(cStatus, 0)
+	for _, off := range []uint64{cDevFeatSel, cDrvFeatSel, cDrvFeat, cSelect, cStatus} {
+		g.expect(fmt.Sprintf("register %#x", off), g.common(off), 0)
+	}
+	g.set(cDrvFeatSel, 1)
+	g.expect("driver features", g.common(cDrvFeat), 0)
+	g.set(cDrvFeatSel, 0)
+	if after := g.commonState(); after != state {
+		t.Errorf("registers were\n%sand are\n%s", state, after)
+	}
 }
 
 func TestMSIX(t *testing.T) {
@@ -509,6 +537,30 @@ func TestSwitchingMSIXWhileLive(t *testing.T) {
 	g.expect("ISR", g.read(3, 0, 1), 1)
 	if g.board.level() {
 		t.Error("the line is high after the ISR was read")
+	}
+}
+
+// A guest that enables MSI-X just when the pin has been chosen gets the message,
+// because it does not look at the ISR any more.
+func TestMSIXEnabledDuringRaise(t *testing.T) {
+	g := newGuest(t)
+	g.enableMSIX()
+	g.live()
+	g.set(cSelect, 0)
+	g.set(cVector, 1)
+	g.cfgWrite(g.msixCap+2, 2, 0)
+	var wg sync.WaitGroup
+	g.board.onLine = func() {
+		wg.Go(func() { g.cfgWrite(g.msixCap+2, 2, 0x8000) })
+		for !g.t.fn.MSIXEnabled() {
+			runtime.Gosched()
+		}
+	}
+	g.dev.driver.Queues[0].Interrupt.Raise()
+	wg.Wait()
+	g.expectSent("MSI-X enabled meanwhile", 1)
+	if g.board.level() {
+		t.Error("the line is high")
 	}
 }
 
