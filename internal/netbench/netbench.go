@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netbench
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/govmm/govmm/devices/netio"
+	"github.com/govmm/govmm/devices/virtio"
+	virtionet "github.com/govmm/govmm/devices/virtio/net"
+	"github.com/govmm/govmm/internal/guestmem"
+	"golang.org/x/sys/unix"
+)
+
+// Case is one kind of frame in one direction.
+type Case struct {
+	Name   string
+	Dir    netio.Dir
+	Frame  []byte   // header included
+	Pieces []uint64 // what each of the guest's chains consists of, bytes
+	Merge  bool     // a received frame may span several chains
+}
+
+// pieces is a header and n pages.
+func pieces(first, n int, size uint64) []uint64 {
+	p := []uint64{uint64(first)}
+	for range n {
+		p = append(p, size)
+	}
+	return p
+}
+
+// Cases are the frames that are measured: the smallest, and a large segment. The
+// guest's buffers are as Linux makes them.
+func Cases() []Case {
+	small, large := smallFrame(64), largeFrame()
+	return []Case{
+		{"TX 64 B", netio.TX, small, []uint64{uint64(len(small))}, false},
+		{"TX 64 B, header apart", netio.TX, small, []uint64{netio.HeaderLen, 64}, false},
+		{"TX 64 KiB GSO", netio.TX, large, txPages(len(large)), false},
+		{"RX 64 B", netio.RX, small, []uint64{1536}, true},
+		{"RX 64 KiB GSO, 4 KiB buffers", netio.RX, large, []uint64{4096}, true},
+		{"RX 64 KiB GSO, 1.5 KiB buffers", netio.RX, large, []uint64{1536}, true},
+	}
+}
+
+// txPages cuts a frame as Linux does: the headers, then pages.
+func txPages(size int) []uint64 {
+	const head = 128
+	p := []uint64{head}
+	for left := size - head; left > 0; left -= 4096 {
+		p = append(p, uint64(min(left, 4096)))
+	}
+	return p
+}
+
+// Options says how long to measure.
+type Options struct {
+	Slices int           // of each loop, taken in turn
+	Slice  time.Duration // about the CPU time of one
+}
+
+// DefaultOptions is what gives steady medians.
+var DefaultOptions = Options{Slices: 9, Slice: 120 * time.Millisecond}
+
+// Loop is what one loop took for a frame.
+type Loop struct {
+	Ns     float64 // median thread CPU time, nanoseconds
+	Spread float64 // (third quartile - first quartile) / median
+}
+
+// Engine is what the engine took for a frame with one batch size.
+type Engine struct {
+	Loop
+	Batch    int
+	Ratio    float64 // the raw loop's time over the engine's
+	Linear   float64 // the same for the raw loop with one buffer
+	Allocs   float64 // objects
+	Syscalls float64
+	Notifies float64 // interrupts
+}
+
+// Result is one Case measured.
+type Result struct {
+	Case
+	Raw    Loop // read or write of the same pieces as the guest's
+	Linear Loop // of one buffer
+	Engine []Engine
+}
+
+// Batches are the batch sizes that are measured: the used ring published for
+// each frame, and as it is by default.
+var Batches = []int{64, 1}
+
+// Run measures one case. It must run as root.
+func Run(c Case, o Options) (Result, error) {
+	type answer struct {
+		r   Result
+		err error
+	}
+	ch := make(chan answer)
+	go func() { // on a thread of its own, which ends with the goroutine
+		runtime.LockOSThread()
+		r, err := run(c, o)
+		ch <- answer{r, err}
+	}()
+	a := <-ch
+	if a.err != nil {
+		return Result{}, fmt.Errorf("%s: %w", c.Name, a.err)
+	}
+	return a.r, nil
+}
+
+// bench is what the loops of one case share.
+type bench struct {
+	Case
+	rig *rig
+	mem *guestmem.Memory
+	rx  *ring
+	tx  *ring
+	big []unix.Iovec // one buffer for any frame
+}
+
+func run(c Case, o Options) (_ Result, err error) {
+	b := &bench{Case: c}
+	if b.rig, err = newRig(); err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, b.rig.close()) }()
+	b.mem, err = guestmem.New(guestmem.Range{GPA: 0, Size: 512 << 20})
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, b.mem.Close()) }()
+	if err := b.lay(); err != nil {
+		return Result{}, err
+	}
+	defer b.rx.close()
+	defer b.tx.close()
+	return b.measure(o)
+}
+
+// lay makes the rings and puts the frames in.
+func (b *bench) lay() (err error) {
+	a := &arena{mem: b.mem, next: 1 << 20}
+	tx, rx := []uint64{64}, []uint64{1536}
+	if b.Dir == netio.TX {
+		tx = b.Pieces
+	} else {
+		rx = b.Pieces
+	}
+	if b.tx, err = newRing(a, tx, false); err != nil {
+		return err
+	}
+	if b.rx, err = newRing(a, rx, true); err != nil {
+		return err
+	}
+	if b.Dir == netio.TX {
+		b.tx.fill(b.Frame)
+	}
+	size := uint64(netio.MaxFrame + netio.HeaderLen)
+	gpa := a.take(size, 4096)
+	if b.Dir == netio.TX {
+		size = uint64(len(b.Frame))
+	}
+	if b.big, err = b.mem.Vec(nil, gpa, size); err != nil {
+		return err
+	}
+	guestmem.Scatter(b.big, b.Frame)
+	return nil
+}
+
+// measure takes the slices in turn.
+func (b *bench) measure(o Options) (Result, error) {
+	r := Result{Case: b.Case}
+	frames, err := b.calibrate(o.Slice)
+	if err != nil {
+		return r, err
+	}
+	var raw, linear []float64
+	engine := make([][]float64, len(Batches))
+	r.Engine = make([]Engine, len(Batches))
+	for range o.Slices {
+		t, err := b.raw(frames, b.same)
+		if err != nil {
+			return r, err
+		}
+		raw = append(raw, t)
+		if t, err = b.raw(frames, func(int) []unix.Iovec { return b.big }); err != nil {
+			return r, err
+		}
+		linear = append(linear, t)
+		for i, batch := range Batches {
+			e := &r.Engine[i]
+			e.Batch = batch
+			if err := b.engine(frames, e); err != nil {
+				return r, err
+			}
+			engine[i] = append(engine[i], e.Ns)
+		}
+	}
+	r.Raw, r.Linear = summary(raw), summary(linear)
+	for i := range r.Engine {
+		e := &r.Engine[i]
+		e.Loop = summary(engine[i])
+		e.Ratio, e.Linear = r.Raw.Ns/e.Ns, r.Linear.Ns/e.Ns
+		e.Allocs /= float64(o.Slices)
+		e.Syscalls /= float64(o.Slices)
+		e.Notifies /= float64(o.Slices)
+	}
+	return r, nil
+}
+
+// calibrate finds how many frames make a slice.
+func (b *bench) calibrate(slice time.Duration) (int, error) {
+	n := 2 * queueLen(b.Frame)
+	t, err := b.raw(n, b.same)
+	if err != nil {
+		return 0, err
+	}
+	return max(n, int(float64(slice)/t)), nil
+}
+
+// same returns the iovecs that the engine would use for frame i: for TX those of
+// a chain, for RX as many chains as the largest frame needs.
+func (b *bench) same(i int) []unix.Iovec {
+	if b.Dir == netio.TX {
+		return b.tx.vec(i)
+	}
+	return b.windows()[i%ringSize]
+}
+
+// windows are, for each chain, the iovecs from there on that hold any frame.
+func (b *bench) windows() [][]unix.Iovec {
+	if b.rx.windows == nil {
+		need := (netio.MaxFrame+netio.HeaderLen)/int(b.Pieces[0]) + 1
+		for i := range ringSize {
+			var v []unix.Iovec
+			for j := range need {
+				v = append(v, b.rx.vec(i+j)...)
+			}
+			b.rx.windows = append(b.rx.windows, v)
+		}
+	}
+	return b.rx.windows
+}
+
+// raw moves frames with nothing but system calls and returns nanoseconds a frame.
+func (b *bench) raw(frames int, vec func(i int) []unix.Iovec) (float64, error) {
+	offload := netio.OffloadCsum | netio.OffloadTSO4
+	if err := b.rig.tap.SetOffloads(offload); err != nil {
+		return 0, err
+	}
+	var w stopwatch
+	if b.Dir == netio.TX {
+		w.start()
+		for i := range frames {
+			if errno := b.rig.fd.Send(vec(i)); errno != 0 {
+				return 0, errno
+			}
+		}
+		w.stop()
+		return float64(w.spent) / float64(frames), nil
+	}
+	b.rig.drain()
+	batch := queueLen(b.Frame)
+	for done := 0; done < frames; done += batch {
+		if err := b.rig.fill(b.Frame, batch); err != nil {
+			return 0, err
+		}
+		w.start()
+		for i := range batch {
+			if n, errno := b.rig.fd.Recv(vec(done + i)); errno != 0 || n != len(b.Frame) {
+				return 0, fmt.Errorf("read %d of %d bytes: %w", n, len(b.Frame), errno)
+			}
+		}
+		w.stop()
+	}
+	rounds := (frames + batch - 1) / batch
+	return float64(w.spent) / float64(rounds*batch), nil
+}
+
+// engine moves frames with the device and its pump, and adds what it counted
+// to e.
+func (b *bench) engine(frames int, e *Engine) error {
+	b.rig.drain()
+	b.tx.reset(b.Dir == netio.TX)
+	b.rx.reset(true)
+	m := &meter{
+		Backend: b.rig.tap, queue: b.rig.tap.Queues()[0],
+		dir: b.Dir, frames: frames,
+		end: make(chan struct{}), release: make(chan struct{}),
+	}
+	var fillErr error
+	if b.Dir == netio.TX {
+		m.refill, m.every = b.tx.recycle, ringSize/2
+	} else {
+		m.supply = queueLen(b.Frame)
+		m.refill = b.rx.recycle
+		m.every = ringSize / 4 / max(1, len(b.Frame)/int(b.Pieces[0]))
+		m.source = func() { fillErr = errors.Join(fillErr, b.rig.fill(b.Frame, m.supply)) }
+	}
+	d, err := virtionet.New(virtionet.Config{
+		Name: "bench", MAC: virtionet.MAC{2, 0, 0, 0, 0, 1}, Backend: m,
+		RingSize: ringSize, Mergeable: true, Offload: true, Batch: e.Batch,
+	})
+	if err != nil {
+		return err
+	}
+	before := m.queue.Counters()[b.Dir].Syscalls
+	if err := d.Start(b.driver(d)); err != nil {
+		return err
+	}
+	<-m.end
+	close(m.release)
+	d.Stop()
+	count := d.Counters().Pairs[0]
+	dir := count.RX
+	if b.Dir == netio.TX {
+		dir = count.TX
+	}
+	if dir.Errors > 0 || count.RX.Faults+count.TX.Faults > 0 || fillErr != nil {
+		return fmt.Errorf("the engine met errors: %+v, %w", count, fillErr)
+	}
+	n := float64(m.done)
+	e.Ns = float64(m.watch.spent) / n
+	e.Allocs += float64(m.mallocs) / n
+	e.Syscalls += float64(m.queue.Counters()[b.Dir].Syscalls-before) / n
+	e.Notifies += float64(dir.Notified) / n
+	return nil
+}
+
+// driver is what a Linux guest negotiates and sets up.
+func (b *bench) driver(d *virtionet.Device) virtio.Driver {
+	features := d.Features() &^ (virtionet.FeatureCtrlVQ | virtionet.FeatureMQ)
+	if !b.Merge && b.Dir == netio.RX {
+		features &^= virtionet.FeatureMrgRxbuf
+	}
+	control := virtio.QueueConfig{Interrupt: counter{new(uint64)}, KickFD: -1}
+	return virtio.Driver{
+		Features: features, Memory: b.mem,
+		Queues:        []virtio.QueueConfig{b.rx.config, b.tx.config, control},
+		ConfigChanged: counter{new(uint64)},
+		Fail:          func(error) {},
+	}
+}
+
+// summary is the median of the slices and how far they are apart.
+func summary(ns []float64) Loop {
+	s := slices.Sorted(slices.Values(ns))
+	m := s[len(s)/2]
+	return Loop{Ns: m, Spread: (s[len(s)*3/4] - s[len(s)/4]) / m}
+}
+
+// Table writes the results as a table.
+func Table(w io.Writer, results []Result) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "case\tbatch\traw ns\tone buffer ns\tengine ns\tspread\tratio\tof one buffer\tallocs/frame\tsyscalls/frame\tinterrupts/1000\t")
+	for _, r := range results {
+		for _, e := range r.Engine {
+			fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f %%\t%.2f\t%.2f\t%.4f\t%.2f\t%.1f\t\n",
+				r.Name, e.Batch, r.Raw.Ns, r.Linear.Ns, e.Ns, 100*max(r.Raw.Spread, e.Spread),
+				e.Ratio, e.Linear, e.Allocs, e.Syscalls, 1000*e.Notifies)
+		}
+	}
+	return t.Flush()
+}

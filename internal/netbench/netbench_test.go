@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netbench
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// TestCases runs each case for a moment: what it counts must be right, what it
+// takes doesn't matter.
+func TestCases(t *testing.T) {
+	for _, c := range Cases() {
+		r, err := Run(c, Options{Slices: 1, Slice: time.Millisecond})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, e := range r.Engine {
+			if e.Ns <= 0 || e.Syscalls < 1 || e.Syscalls > 1.1 {
+				t.Errorf("%s, batch %d: %+v", c.Name, e.Batch, e)
+			}
+		}
+	}
+}
+
+// BenchmarkNative measures all cases and prints the table.
+func BenchmarkNative(b *testing.B) {
+	var results []Result
+	for _, c := range Cases() {
+		r, err := Run(c, DefaultOptions)
+		if err != nil {
+			b.Fatal(err)
+		}
+		results = append(results, r)
+	}
+	if err := Table(os.Stdout, results); err != nil {
+		b.Fatal(err)
+	}
+}
