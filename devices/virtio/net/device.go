@@ -361,9 +361,7 @@ func (d *Device) guestFault(err error) {
 	d.mu.Lock()
 	d.count.GuestFaults++
 	d.mu.Unlock()
-	if d.run.failed.Swap(true) {
-		return
+	if !d.run.failed.Swap(true) {
+		d.run.driver.Fail(err)
 	}
-	d.cfg.Log.Warn("guest broke a queue of its network card", "device", d.cfg.Name, "err", err)
-	d.run.driver.Fail(err)
 }

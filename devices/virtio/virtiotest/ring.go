@@ -115,6 +115,13 @@ func (r *Ring) SetAvail(pos, head uint16) {
 // SetAvailIdx writes the available index.
 func (r *Ring) SetAvailIdx(idx uint16) { r.avail.Store16(2, idx) }
 
+// Break makes a head available that no queue has, after all that was added.
+func (r *Ring) Break() {
+	r.SetAvail(r.added, 0xffff)
+	r.added++
+	r.Publish()
+}
+
 // Free is how many descriptors are in no chain.
 func (r *Ring) Free() int { return len(r.free) }
 
