@@ -49,7 +49,6 @@ tool (
 	github.com/u-root/u-root/cmds/core/nohup
 	github.com/u-root/u-root/cmds/core/pci
 	github.com/u-root/u-root/cmds/core/pidof
-	github.com/u-root/u-root/cmds/core/ping
 	github.com/u-root/u-root/cmds/core/poweroff
 	github.com/u-root/u-root/cmds/core/printenv
 	github.com/u-root/u-root/cmds/core/ps
