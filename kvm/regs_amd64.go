@@ -165,6 +165,7 @@ const (
 	LAPICTPR   = 0x80  // task priority
 	LAPICSVR   = 0xf0  // spurious interrupt vector; bit 8 enables the APIC
 	LAPICISR   = 0x100 // in service, 8 registers
+	LAPICTMR   = 0x180 // trigger mode, 8 registers
 	LAPICIRR   = 0x200 // interrupt request, 8 registers
 	LAPICLVT0  = 0x350 // LINT0
 	LAPICLVT1  = 0x360 // LINT1
