@@ -39,6 +39,7 @@ func debianKernel(t *testing.T, flavour string) string {
 func TestDebianKernels(t *testing.T) {
 	for _, flavour := range []string{"6.1", "6.1-cloud", "6.12-cloud"} {
 		t.Run(flavour, func(t *testing.T) {
+			t.Parallel()
 			path := debianKernel(t, flavour)
 			release := strings.TrimPrefix(filepath.Base(path), "vmlinuz-")
 			image, err := os.ReadFile(path)
@@ -67,7 +68,9 @@ func TestDebianKernels(t *testing.T) {
 				t.Errorf("vmlinux ends at %#x, its bzImage says %#x", vm.MinMemory(), k.MinMemory())
 			}
 			checkDebianELF(t, vm, vmlinux)
-			checkPVHFromBzImage(t, k, vm)
+			if flavour == "6.1-cloud" { // LZ4, the fastest to unpack again
+				checkPVHFromBzImage(t, k, vm)
+			}
 		})
 	}
 }

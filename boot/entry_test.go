@@ -88,6 +88,12 @@ func checkGDT(t *testing.T, mem *guestmem.Memory, e Entry, want []uint64) {
 	}
 }
 
+func TestModeString(t *testing.T) {
+	if s := Long64.String() + " " + Protected32.String(); s != "long64 protected32" {
+		t.Error(s)
+	}
+}
+
 func TestDescriptorFields(t *testing.T) {
 	s := Segment{Base: 0x89abcdef, Limit: 0x54321, Type: 0xa, DPL: 3}
 	if got, want := s.descriptor(), uint64(0x89056aabcdef4321); got != want {

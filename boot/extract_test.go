@@ -92,7 +92,9 @@ func lz4Packed(t testing.TB, b []byte, block int) []byte {
 }
 
 // withSize appends the unpacked size, as the kernel's build does.
-func withSize(packed []byte, size int) []byte { return le.AppendUint32(packed, uint32(size)) }
+func withSize(packed []byte, size int) []byte {
+	return le.AppendUint32(bytes.Clone(packed), uint32(size))
+}
 
 func TestUnpack(t *testing.T) {
 	code := machineCode()
@@ -123,13 +125,17 @@ func TestUnpack(t *testing.T) {
 
 func TestUnpackRefused(t *testing.T) {
 	code := machineCode()
-	bomb := make([]byte, 4<<20)
+	bomb := make([]byte, 2<<20)
 	x86 := testdata(t, "x86filter.xz")
 	flip := func(b []byte, i int) []byte {
 		b = bytes.Clone(b)
 		b[(i+len(b))%len(b)] ^= 0x10
 		return b
 	}
+	// The footer tells how long the index before it is (2.1.2); the check of the
+	// only block is before that.
+	footer := len(x86) - 12
+	checkOffset := footer - (int(le.Uint32(x86[footer+4:]))+1)*4 - 4
 	dict := bytes.Clone(testdata(t, "code.lzma"))
 	le.PutUint32(dict[1:], 0xffffff00)
 	const limit = 1 << 20
@@ -140,7 +146,7 @@ func TestUnpackRefused(t *testing.T) {
 	}{
 		{"unknown", []byte("no such format"), "no known compression format"},
 		{"lzo", withSize([]byte("\x89LZO\x00\r\n\x1a\n"), 100), "LZO: is not supported"},
-		{"too large", withSize(zstdPacked(t, bomb), len(bomb)), "tells of 4 MiB, more than the 1 MiB"},
+		{"too large", withSize(zstdPacked(t, bomb), len(bomb)), "tells of 2 MiB, more than the 1 MiB"},
 		{"size too small", withSize(zstdPacked(t, code), len(code)-1), "expected 16383"},
 		{"size too large", withSize(zstdPacked(t, code), len(code)+1), "expected 16385"},
 		{"gzip bomb", flip(gzipped(bomb), -2), "gzip payload"},
@@ -161,6 +167,7 @@ func TestUnpackRefused(t *testing.T) {
 		{"xz header damaged", withSize(flip(x86, 7), len(code)), "damaged XZ stream"},
 		{"xz block header damaged", withSize(flip(x86, 14), len(code)), "damaged XZ stream"},
 		{"xz data damaged", withSize(flip(x86, 5000), len(code)), "format XZ"},
+		{"xz check damaged", withSize(flip(x86, checkOffset), len(code)), "wrong CRC32"},
 		{"xz with CRC64", withSize(xzPacked(t, code, xz.CRC64), len(code)), "check is not CRC32"},
 		{"lz4 block cut", withSize(lz4Packed(t, code, 8<<20)[:1000], len(code)), "unexpected EOF"},
 		{"lz4 block size cut", withSize([]byte("\x02\x21\x4c\x18\x01"), len(code)), "unexpected EOF"},

@@ -34,6 +34,24 @@ func openNonblock(path string) (*os.File, error) {
 	return nil, fmt.Errorf("%s: %w", path, pe.Err)
 }
 
+// openRegular opens a file for reading, and refuses all that is not a regular
+// file: a pipe can't be read again when the guest reboots, and may never end.
+func openRegular(path string) (*os.File, int64, error) {
+	f, err := openNonblock(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = notRegular(path, st.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, st.Size(), nil
+}
+
 // notRegular says what a file is instead of a regular one.
 func notRegular(path string, m fs.FileMode) error {
 	kind := "a special file"

@@ -5,7 +5,6 @@ package boot
 import (
 	"bytes"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/govmm/govmm/internal/guestmem"
@@ -157,22 +156,4 @@ func gaps(ram []guestmem.Range, kernel guestmem.Range) []guestmem.Range {
 		add(r.GPA, min(r.End(), kernel.GPA))
 	}
 	return out
-}
-
-// openRegular opens a file for reading, and refuses all that is not a regular
-// file: a pipe can't be read again when the guest reboots, and may never end.
-func openRegular(path string) (*os.File, int64, error) {
-	f, err := openNonblock(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = notRegular(path, st.Mode())
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, st.Size(), nil
 }
