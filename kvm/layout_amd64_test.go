@@ -25,7 +25,7 @@ func TestX86Layouts(t *testing.T) {
 		{CPUIDEntry{}, 40, map[string]uintptr{"Flags": 8, "EAX": 12, "EDX": 24}},
 		{cpuid2{}, cpuidHeaderSize + 256*40, map[string]uintptr{"Entries": 8}},
 		{MSREntry{}, 16, map[string]uintptr{"Data": 8}},
-		{msrs{}, msrsHeaderSize + 256*16, map[string]uintptr{"Entries": 8}},
+		{msrs{}, msrsHeaderSize + 255*16, map[string]uintptr{"Entries": 8}},
 		{msrFilter{}, 392, map[string]uintptr{"ranges": 8}},
 		{msrFilterRange{}, 24, map[string]uintptr{"nmsrs": 4, "base": 8, "bitmap": 16}},
 		{ClockData{}, 48, map[string]uintptr{"Flags": 8, "Realtime": 16, "HostTSC": 24}},

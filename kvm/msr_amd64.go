@@ -11,8 +11,9 @@ type MSREntry struct {
 	Data  uint64
 }
 
-// maxMSRs is the kernel's MAX_IO_MSRS, the entries one call may carry.
-const maxMSRs = 256
+// maxMSRs is the number of entries one call may carry: the kernel refuses
+// MAX_IO_MSRS, 256, and more.
+const maxMSRs = 255
 
 // msrsHeaderSize is the size of struct kvm_msrs without entries, in bytes.
 const msrsHeaderSize = 8

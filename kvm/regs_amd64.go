@@ -62,7 +62,8 @@ type SRegs2 struct {
 // SRegs2PDPTRsValid says that PDPTRs are set (KVM_SREGS2_FLAGS_PDPTRS_VALID).
 const SRegs2PDPTRsValid = 1
 
-// FPU is the x87 and SSE state (struct kvm_fpu).
+// FPU is the x87 and SSE state (struct kvm_fpu). KVM transfers all of it but
+// MXCSR; XSave has that too.
 type FPU struct {
 	FPR        [8][16]uint8
 	FCW        uint16
