@@ -30,6 +30,8 @@ func openNonblock(path string) (*os.File, error) {
 		return nil, errors.New(`"": the file name is empty`)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s: %w; make the file readable for this user", path, pe.Err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w; check the path", path, pe.Err)
 	}
 	return nil, fmt.Errorf("%s: %w", path, pe.Err)
 }
