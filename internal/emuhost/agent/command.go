@@ -295,12 +295,18 @@ func openTerminal() (master, slave *os.File, err error) {
 }
 
 // dropCaches makes the kernel forget unused names and files of the machine's
-// root, which may have changed since. Bit 2 of the value keeps it from logging
-// that.
+// root, which may have changed since. One pass is not enough: a file of the 9p
+// mount is in use as long as the overlay's file above it is remembered, and a
+// folder as long as a file in it is. Bit 2 of the value keeps the kernel from
+// logging each pass.
 func dropCaches() {
-	const slab, silent = 2, 4
-	_ = os.WriteFile("/proc/sys/vm/drop_caches", fmt.Appendf(nil, "%d", slab|silent), 0)
+	const pages, slab, silent = 1, 2, 4
+	for range dropPasses {
+		_ = os.WriteFile("/proc/sys/vm/drop_caches", fmt.Appendf(nil, "%d", pages|slab|silent), 0)
+	}
 }
+
+const dropPasses = 4
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
