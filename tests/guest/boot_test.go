@@ -45,7 +45,7 @@ func TestBoot(t *testing.T) {
 		for j, entry := range entries {
 			n := cpus[(i+j)%len(cpus)]
 			t.Run(fmt.Sprintf("%s/%s/%d CPUs", flavour, entry, n), func(t *testing.T) {
-				args := []string{"run", "-c", strconv.Itoa(n), "-i", "default", "-i", script(t, text)}
+				args := scripted(t, text, "-c", strconv.Itoa(n))
 				switch entry {
 				case "bzImage":
 					args = append(args, kernel(t, flavour))
@@ -84,7 +84,7 @@ func TestMemory(t *testing.T) {
 	text := marked("meminfo", "grep MemTotal /proc/meminfo") + marked("ram", "cat /proc/iomem")
 	for _, mib := range []uint64{128, 2048, 3072, 3330, 4096, 6144} {
 		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
-			v := start(t, newNetns(t), "run", "-m", fmt.Sprint(mib), "-i", "default", "-i", script(t, text), kernel(t, "6.1-cloud"))
+			v := start(t, newNetns(t), scripted(t, text, "-m", fmt.Sprint(mib), kernel(t, "6.1-cloud"))...)
 			v.ends(0, "poweroff")
 			v.clean()
 			var ram uint64

@@ -113,8 +113,8 @@ func testNetwork(t *testing.T, nic string, mtu int, extra string) {
 	ns := newNetns(t)
 	ns.iperf(t)
 	text := marked("mtu", "cat /sys/class/net/eth0/mtu") + extra + iperfScript() +
-		"echo PING-ME\nread go\n" + guestStats() + marked("dmesg", "dmesg") + "echo COUNT-ME\nread go\n"
-	v := start(t, ns, "run", "-c", "2", "-n", nic, "-i", "default", "-i", script(t, text), kernel(t, "6.1-cloud"))
+		"echo PING-ME\nread go\n" + guestStats() + "echo COUNT-ME\nread go\n"
+	v := start(t, ns, scripted(t, text, "-c", "2", "-n", nic, kernel(t, "6.1-cloud"))...)
 	v.expect("PING-ME", 1)
 	ping := ns.run(t, "ping", "-c", "5", "-i", "0.2", "-W", "10", "-s", "65507", guestIP)
 	if !strings.Contains(ping, " 0% packet loss") {
@@ -168,7 +168,7 @@ done
 echo ROUNDS $i
 ping -c 3 ` + hostIP + ` && echo STILL-REACHABLE
 `
-	v := start(t, ns, "run", "-c", "2", "-n", "tap,ip="+hostIP+"/24", "-i", "default", "-i", script(t, text), kernel(t, "6.1-cloud"))
+	v := start(t, ns, scripted(t, text, "-c", "2", "-n", "tap,ip="+hostIP+"/24", kernel(t, "6.1-cloud"))...)
 	v.expect("READY", 1)
 	stop := flood(t, ns)
 	v.send("\n")
@@ -216,7 +216,7 @@ func TestReboot(t *testing.T) {
 	ns := newNetns(t)
 	ns.iperf(t)
 	text := "iperf3 -c " + hostIP + " -t 600 > /dev/null &\nsleep 1\necho UP $(cat /proc/sys/kernel/random/boot_id)\nread cmd\n$cmd\n"
-	v := start(t, ns, "run", "-n", "tap,ip="+hostIP+"/24", "-i", "default", "-i", script(t, text), kernel(t, "6.1-cloud"))
+	v := start(t, ns, scripted(t, text, "-n", "tap,ip="+hostIP+"/24", kernel(t, "6.1-cloud"))...)
 	ids := map[string]bool{}
 	const reboots = 20
 	for i := 1; i <= reboots+1; i++ {
@@ -231,7 +231,7 @@ func TestReboot(t *testing.T) {
 	if len(ids) != reboots+1 {
 		t.Errorf("%d different boots, want %d", len(ids), reboots+1)
 	}
-	v.send("poweroff\n")
+	v.send("true\n")
 	v.ends(0, "poweroff")
 	v.clean()
 }
@@ -248,7 +248,7 @@ i=0
 while [ $i -lt 100 ] && [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; do sleep 0.1; i=$((i+1)); done
 echo CARRIER $(cat /sys/class/net/eth0/carrier)
 `
-	v := start(t, ns, "run", "-n", "tap=gone0", "-i", "default", "-i", script(t, "ip link set eth0 up\n"+text), kernel(t, "6.1-cloud"))
+	v := start(t, ns, scripted(t, "ip link set eth0 up\n"+text, "-n", "tap=gone0", kernel(t, "6.1-cloud"))...)
 	v.expect("CARRIER 1", 1)
 	ns.run(t, "ip", "link", "del", "gone0")
 	v.send("\n")
@@ -265,7 +265,7 @@ echo CARRIER $(cat /sys/class/net/eth0/carrier)
 func TestFloodOfAStalledGuest(t *testing.T) {
 	ns := newNetns(t)
 	text := "ip link set eth0 down\necho DOWN\nread go\nip link set eth0 up\nip addr add " + guestIP + "/24 dev eth0\necho UP\nread go\n"
-	v := start(t, ns, "run", "-n", "tap,ip="+hostIP+"/24,ring=64", "-i", "default", "-i", script(t, text), kernel(t, "6.12-cloud"))
+	v := start(t, ns, scripted(t, text, "-n", "tap,ip="+hostIP+"/24,ring=64", kernel(t, "6.12-cloud"))...)
 	v.expect("DOWN", 1)
 	stop := flood(t, ns)
 	time.Sleep(3 * time.Second)

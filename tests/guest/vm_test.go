@@ -71,12 +71,20 @@ func archive(t *testing.T, files ...cpio.Record) string {
 	return path
 }
 
-// script is an initrd with a script that the guest's init runs.
+// script is an initrd with a script that the guest's init runs. At its end the
+// guest prints its kernel log, which clean looks at: on the console itself, which
+// is quiet, kernel messages would stand in the middle of a script's output.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	return archive(t,
 		cpio.Directory("etc", 0o755), cpio.Directory("etc/govmm", 0o755),
-		cpio.StaticFile("etc/govmm/run", "#!/bin/sh\n"+text, 0o755))
+		cpio.StaticFile("etc/govmm/run", "#!/bin/sh\n"+text+marked("dmesg", "dmesg"), 0o755))
+}
+
+// scripted are the arguments for a guest that runs a script.
+func scripted(t *testing.T, text string, more ...string) []string {
+	t.Helper()
+	return append([]string{"run", "-a", "quiet", "-i", "default", "-i", script(t, text)}, more...)
 }
 
 // vm is one run of govmm.
@@ -245,17 +253,17 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// clean checks the guest's log: no line of it may be a kernel's complaint.
+// clean checks the guest's kernel log: no line of it may be a complaint.
 func (v *vm) clean() {
 	v.t.Helper()
-	for line := range strings.Lines(v.output()) {
+	for line := range strings.Lines(v.section("dmesg")) {
 		if complaint.MatchString(line) {
 			v.t.Errorf("the guest's kernel complains: %s", strings.TrimSpace(line))
 		}
 	}
 }
 
-var complaint = regexp.MustCompile(`BUG:|WARNING:|Oops|Call Trace|INFO: rcu|soft lockup|hung_task|NETDEV WATCHDOG|Kernel panic|virtio_net.*(error|fail)|\bnet_ratelimit`)
+var complaint = regexp.MustCompile(`\] (BUG|WARNING):|Oops|ACPI (BIOS )?Error|Call Trace|INFO: rcu|soft lockup|hung_task|NETDEV WATCHDOG|Kernel panic|virtio_net.*(error|fail)|\bnet_ratelimit`)
 
 // section returns what the guest printed between two marks "[name" and "name]".
 func (v *vm) section(name string) string {
