@@ -14,6 +14,8 @@ import (
 	"github.com/govmm/govmm/internal/guestmem"
 )
 
+type bufferPiece = virtiotest.Buffer
+
 // layout splits a buffer of size bytes at gpa into the pieces of a chain.
 type layout func(gpa uint64, size int) []virtiotest.Buffer
 
@@ -79,6 +81,7 @@ type guestConfig struct {
 	frameSize int // largest that is sent
 	layout    layout
 	indirect  bool
+	border    uint64 // where two regions of RAM meet; 0: there is one
 }
 
 // newGuest makes a guest whose rings and buffers lie in mem from base on, and
@@ -292,14 +295,16 @@ func (g *guest) Break(d netio.Dir) { g.dirs[d].ring.Break() }
 
 var _ porttest.Guest = (*guest)(nil)
 
-func newMemory(t testing.TB, size uint64) *guestmem.Memory {
+// newMemory makes RAM of size bytes from 0 on. If border is not 0, two regions
+// meet there.
+func newMemory(t testing.TB, size, border uint64) *guestmem.Memory {
 	t.Helper()
-	// Two regions that meet, so that buffers lie in both and over the border.
-	const half = 1 << 20
-	mem, err := guestmem.New(
-		guestmem.Range{GPA: 0, Size: half},
-		guestmem.Range{GPA: half, Size: (size + 0xffff) &^ 0xffff},
-	)
+	size = (size + 0xffff) &^ 0xffff
+	ranges := []guestmem.Range{{GPA: 0, Size: size}}
+	if border != 0 {
+		ranges = []guestmem.Range{{GPA: 0, Size: border}, {GPA: border, Size: size - border}}
+	}
+	mem, err := guestmem.New(ranges...)
 	if err != nil {
 		t.Fatal(err)
 	}
