@@ -49,13 +49,17 @@ type ring struct {
 	seen        uint16 // used index up to which chains were taken back
 	interrupts  *uint64
 	vecs        [][]unix.Iovec // host memory of each chain
-	windows     [][]unix.Iovec // of each chain and those after it, as bench.windows makes them
 }
 
 // counter is an interrupt that is only counted.
 type counter struct{ n *uint64 }
 
 func (c counter) Raise() { *c.n++ }
+
+// footprint bounds the memory of all frames together, so that it is what the
+// caches hold, not the memory's speed, that both loops meet: chains share it in
+// turn.
+const footprint = 4 << 20
 
 // newRing makes a ring of chains, each in the given pieces: a single piece in a
 // descriptor, several in an indirect table, as Linux does it.
@@ -71,43 +75,54 @@ func newRing(a *arena, pieces []uint64, writable bool) (*ring, error) {
 		Avail: a.take(availLen, 4),
 		Used:  a.take(usedLen, 4),
 	}
+	tables := a.take(descSize*uint64(len(pieces))*ringSize, 16)
+	buffers := a.next
 	for i := range uint64(ringSize) {
-		table, flags := r.config.Desc+descSize*i, uint16(0)
+		if a.next-buffers > footprint {
+			a.next = buffers
+		}
+		table := r.config.Desc + descSize*i
 		if len(pieces) > 1 {
-			indirect := a.take(descSize*uint64(len(pieces)), 16)
-			if err := writeDesc(a.mem, table, indirect, uint32(descSize*len(pieces)), flagIndir, 0); err != nil {
+			size := descSize * uint64(len(pieces))
+			if err := writeDesc(a.mem, table, tables+i*size, uint32(size), flagIndir, 0); err != nil {
 				return nil, err
 			}
-			table = indirect
+			table = tables + i*size
 		}
-		if writable {
-			flags = flagWrite
-		}
-		var vec []unix.Iovec
-		for j, size := range pieces {
-			f := flags
-			if j < len(pieces)-1 {
-				f |= flagNext
-			}
-			// Pieces of a page or more don't touch each other, like pages of a guest.
-			gpa := a.take(size, 64)
-			a.next += 64
-			if err := writeDesc(a.mem, table+descSize*uint64(j), gpa, uint32(size), f, uint16(j+1)); err != nil {
-				return nil, err
-			}
-			if vec, err = a.mem.Vec(vec, gpa, size); err != nil {
-				return nil, err
-			}
+		vec, err := newChain(a, table, pieces, writable)
+		if err != nil {
+			return nil, err
 		}
 		r.vecs = append(r.vecs, vec)
 	}
+	a.next = buffers + 2*footprint
 	if r.avail, err = a.mem.View(r.config.Avail, availLen, 4); err != nil {
 		return nil, err
 	}
-	if r.used, err = a.mem.View(r.config.Used, usedLen, 4); err != nil {
-		return nil, err
+	r.used, err = a.mem.View(r.config.Used, usedLen, 4)
+	return r, err
+}
+
+// newChain writes the descriptors of a chain at table and returns its memory.
+func newChain(a *arena, table uint64, pieces []uint64, writable bool) (vec []unix.Iovec, err error) {
+	for i, size := range pieces {
+		flags := uint16(0)
+		if writable {
+			flags |= flagWrite
+		}
+		if i < len(pieces)-1 {
+			flags |= flagNext
+		}
+		gpa := a.take(size, 64)
+		a.next += 64 // the pieces don't touch each other, like pages of a guest
+		if err := writeDesc(a.mem, table+descSize*uint64(i), gpa, uint32(size), flags, uint16(i+1)); err != nil {
+			return nil, err
+		}
+		if vec, err = a.mem.Vec(vec, gpa, size); err != nil {
+			return nil, err
+		}
 	}
-	return r, nil
+	return vec, nil
 }
 
 // writeDesc writes a struct virtq_desc.
@@ -149,9 +164,6 @@ func (r *ring) recycle() {
 	r.avail.Store16(idxAt, r.availIdx)
 	r.avail.Store16(usedEventAt, r.seen)
 }
-
-// vec returns the host memory of chain i, modulo the ring's size.
-func (r *ring) vec(i int) []unix.Iovec { return r.vecs[i%ringSize] }
 
 // fill writes p into every chain.
 func (r *ring) fill(p []byte) {

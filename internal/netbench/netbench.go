@@ -90,6 +90,7 @@ type Engine struct {
 type Result struct {
 	Case
 	Raw    Loop // read or write of the same pieces as the guest's
+	Ring   Loop // of the engine without any system call
 	Linear Loop // of one buffer
 	Engine []Engine
 }
@@ -124,7 +125,10 @@ type bench struct {
 	mem *guestmem.Memory
 	rx  *ring
 	tx  *ring
-	big []unix.Iovec // one buffer for any frame
+
+	// What the raw loops use for each frame in turn: the iovecs that the guest
+	// would give, and single buffers.
+	same, linear [][]unix.Iovec
 }
 
 func run(c Case, o Options) (_ Result, err error) {
@@ -163,17 +167,56 @@ func (b *bench) lay() (err error) {
 	}
 	if b.Dir == netio.TX {
 		b.tx.fill(b.Frame)
+		b.same = b.tx.vecs
+		return b.layLinear(a, len(b.Frame), len(b.Frame))
 	}
-	size := uint64(netio.MaxFrame + netio.HeaderLen)
-	gpa := a.take(size, 4096)
-	if b.Dir == netio.TX {
-		size = uint64(len(b.Frame))
+	b.layWindows()
+	return b.layLinear(a, b.perFrame()*int(b.Pieces[0]), netio.MaxFrame+netio.HeaderLen)
+}
+
+// perFrame is how many receive buffers a frame takes.
+func (b *bench) perFrame() int {
+	size := int(b.Pieces[0])
+	return (len(b.Frame) + size - 1) / size
+}
+
+// layWindows finds what iovecs each received frame would get if all the buffers
+// that the largest frame needs were given to the kernel.
+func (b *bench) layWindows() {
+	need := (netio.MaxFrame+netio.HeaderLen)/int(b.Pieces[0]) + 1
+	for i := range ringSize {
+		var v []unix.Iovec
+		for j := range need {
+			v = append(v, b.rx.vecs[(i*b.perFrame()+j)%ringSize]...)
+		}
+		b.same = append(b.same, v)
 	}
-	if b.big, err = b.mem.Vec(nil, gpa, size); err != nil {
-		return err
+}
+
+// layLinear makes single buffers of the given size, stride bytes apart, in as
+// much memory as the guest's buffers have.
+func (b *bench) layLinear(a *arena, stride, size int) error {
+	base, at := a.next, a.next
+	for range ringSize {
+		if at-base > footprint || at-base > uint64(ringSize*b.bytesPerChain()) {
+			at = base
+		}
+		v, err := b.mem.Vec(nil, at, uint64(size))
+		if err != nil {
+			return err
+		}
+		guestmem.Scatter(v, b.Frame)
+		b.linear = append(b.linear, v)
+		at = (at + uint64(stride) + 63) &^ 63
 	}
-	guestmem.Scatter(b.big, b.Frame)
 	return nil
+}
+
+func (b *bench) bytesPerChain() (n int) {
+	for _, p := range b.Pieces {
+		n += int(p)
+	}
+	return n
 }
 
 // measure takes the slices in turn.
@@ -183,7 +226,7 @@ func (b *bench) measure(o Options) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	var raw, linear []float64
+	var raw, linear, ring []float64
 	engine := make([][]float64, len(Batches))
 	r.Engine = make([]Engine, len(Batches))
 	for range o.Slices {
@@ -192,20 +235,25 @@ func (b *bench) measure(o Options) (Result, error) {
 			return r, err
 		}
 		raw = append(raw, t)
-		if t, err = b.raw(frames, func(int) []unix.Iovec { return b.big }); err != nil {
+		if t, err = b.raw(frames, b.linear); err != nil {
 			return r, err
 		}
 		linear = append(linear, t)
+		alone := Engine{Batch: Batches[0]}
+		if err := b.engine(frames, nothing{b.rig.tap.Queues()[0], len(b.Frame)}, &alone); err != nil {
+			return r, err
+		}
+		ring = append(ring, alone.Ns)
 		for i, batch := range Batches {
 			e := &r.Engine[i]
 			e.Batch = batch
-			if err := b.engine(frames, e); err != nil {
+			if err := b.engine(frames, b.rig.tap.Queues()[0], e); err != nil {
 				return r, err
 			}
 			engine[i] = append(engine[i], e.Ns)
 		}
 	}
-	r.Raw, r.Linear = summary(raw), summary(linear)
+	r.Raw, r.Linear, r.Ring = summary(raw), summary(linear), summary(ring)
 	for i := range r.Engine {
 		e := &r.Engine[i]
 		e.Loop = summary(engine[i])
@@ -227,32 +275,8 @@ func (b *bench) calibrate(slice time.Duration) (int, error) {
 	return max(n, int(float64(slice)/t)), nil
 }
 
-// same returns the iovecs that the engine would use for frame i: for TX those of
-// a chain, for RX as many chains as the largest frame needs.
-func (b *bench) same(i int) []unix.Iovec {
-	if b.Dir == netio.TX {
-		return b.tx.vec(i)
-	}
-	return b.windows()[i%ringSize]
-}
-
-// windows are, for each chain, the iovecs from there on that hold any frame.
-func (b *bench) windows() [][]unix.Iovec {
-	if b.rx.windows == nil {
-		need := (netio.MaxFrame+netio.HeaderLen)/int(b.Pieces[0]) + 1
-		for i := range ringSize {
-			var v []unix.Iovec
-			for j := range need {
-				v = append(v, b.rx.vec(i+j)...)
-			}
-			b.rx.windows = append(b.rx.windows, v)
-		}
-	}
-	return b.rx.windows
-}
-
 // raw moves frames with nothing but system calls and returns nanoseconds a frame.
-func (b *bench) raw(frames int, vec func(i int) []unix.Iovec) (float64, error) {
+func (b *bench) raw(frames int, vecs [][]unix.Iovec) (float64, error) {
 	offload := netio.OffloadCsum | netio.OffloadTSO4
 	if err := b.rig.tap.SetOffloads(offload); err != nil {
 		return 0, err
@@ -261,7 +285,7 @@ func (b *bench) raw(frames int, vec func(i int) []unix.Iovec) (float64, error) {
 	if b.Dir == netio.TX {
 		w.start()
 		for i := range frames {
-			if errno := b.rig.fd.Send(vec(i)); errno != 0 {
+			if errno := b.rig.fd.Send(vecs[i%ringSize]); errno != 0 {
 				return 0, errno
 			}
 		}
@@ -276,7 +300,7 @@ func (b *bench) raw(frames int, vec func(i int) []unix.Iovec) (float64, error) {
 		}
 		w.start()
 		for i := range batch {
-			if n, errno := b.rig.fd.Recv(vec(done + i)); errno != 0 || n != len(b.Frame) {
+			if n, errno := b.rig.fd.Recv(vecs[(done+i)%ringSize]); errno != 0 || n != len(b.Frame) {
 				return 0, fmt.Errorf("read %d of %d bytes: %w", n, len(b.Frame), errno)
 			}
 		}
@@ -286,14 +310,14 @@ func (b *bench) raw(frames int, vec func(i int) []unix.Iovec) (float64, error) {
 	return float64(w.spent) / float64(rounds*batch), nil
 }
 
-// engine moves frames with the device and its pump, and adds what it counted
-// to e.
-func (b *bench) engine(frames int, e *Engine) error {
+// engine moves frames between the guest and q with the device and its pump, and
+// adds what it counted to e.
+func (b *bench) engine(frames int, q netio.Queue, e *Engine) error {
 	b.rig.drain()
 	b.tx.reset(b.Dir == netio.TX)
 	b.rx.reset(true)
 	m := &meter{
-		Backend: b.rig.tap, queue: b.rig.tap.Queues()[0],
+		Backend: b.rig.tap, queue: q,
 		dir: b.Dir, frames: frames,
 		end: make(chan struct{}), release: make(chan struct{}),
 	}
@@ -303,8 +327,11 @@ func (b *bench) engine(frames int, e *Engine) error {
 	} else {
 		m.supply = queueLen(b.Frame)
 		m.refill = b.rx.recycle
-		m.every = ringSize / 4 / max(1, len(b.Frame)/int(b.Pieces[0]))
+		m.every = ringSize / 4 / b.perFrame()
 		m.source = func() { fillErr = errors.Join(fillErr, b.rig.fill(b.Frame, m.supply)) }
+		if _, ok := q.(nothing); ok {
+			m.supply, m.source = 0, nil
+		}
 	}
 	d, err := virtionet.New(virtionet.Config{
 		Name: "bench", MAC: virtionet.MAC{2, 0, 0, 0, 0, 1}, Backend: m,
@@ -361,11 +388,11 @@ func summary(ns []float64) Loop {
 // Table writes the results as a table.
 func Table(w io.Writer, results []Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "case\tbatch\traw ns\tone buffer ns\tengine ns\tspread\tratio\tof one buffer\tallocs/frame\tsyscalls/frame\tinterrupts/1000\t")
+	fmt.Fprintln(t, "case\tbatch\traw ns\tone buffer ns\tring ns\tengine ns\tspread\tratio\tof one buffer\tallocs/frame\tsyscalls/frame\tinterrupts/1000\t")
 	for _, r := range results {
 		for _, e := range r.Engine {
-			fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f %%\t%.2f\t%.2f\t%.4f\t%.2f\t%.1f\t\n",
-				r.Name, e.Batch, r.Raw.Ns, r.Linear.Ns, e.Ns, 100*max(r.Raw.Spread, e.Spread),
+			fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f %%\t%.2f\t%.2f\t%.4f\t%.2f\t%.1f\t\n",
+				r.Name, e.Batch, r.Raw.Ns, r.Linear.Ns, r.Ring.Ns, e.Ns, 100*max(r.Raw.Spread, e.Spread),
 				e.Ratio, e.Linear, e.Allocs, e.Syscalls, 1000*e.Notifies)
 		}
 	}

@@ -25,15 +25,21 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// BenchmarkNative measures all cases and prints the table.
+// BenchmarkNative measures all cases, or those that -bench asks for, and prints
+// the table.
 func BenchmarkNative(b *testing.B) {
 	var results []Result
 	for _, c := range Cases() {
-		r, err := Run(c, DefaultOptions)
-		if err != nil {
-			b.Fatal(err)
-		}
-		results = append(results, r)
+		b.Run(c.Name, func(b *testing.B) {
+			r, err := Run(c, DefaultOptions)
+			if err != nil {
+				b.Fatal(err)
+			}
+			results = append(results, r)
+			b.ReportMetric(r.Engine[0].Ns, "ns/frame")
+			b.ReportMetric(r.Engine[0].Ratio, "ratio")
+			b.ReportMetric(0, "ns/op") // an operation is a whole measurement
+		})
 	}
 	if err := Table(os.Stdout, results); err != nil {
 		b.Fatal(err)

@@ -20,6 +20,7 @@ type rig struct {
 	tap    *tap.Tap
 	fd     tap.Raw
 	source int
+	frame  []byte // scratch of fill
 }
 
 // newRig makes a rig on the calling thread, which must be locked, and end with
@@ -72,7 +73,8 @@ func queueLen(frame []byte) int { return min(900, max(64, (8<<20)/len(frame))) }
 // packet socket takes the first 10.
 func (r *rig) fill(frame []byte, n int) error {
 	const sourceHeader = 10
-	f := append(append([]byte(nil), frame[:sourceHeader]...), frame[netio.HeaderLen:]...)
+	f := append(append(r.frame[:0], frame[:sourceHeader]...), frame[netio.HeaderLen:]...)
+	r.frame = f
 	for range n {
 		if _, err := unix.Write(r.source, f); err != nil {
 			return fmt.Errorf("send into %s: %w", r.tap.Name(), err)

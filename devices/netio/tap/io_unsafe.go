@@ -33,6 +33,11 @@ func read(fd int, v *unix.Iovec) (int, unix.Errno) {
 	return int(n), errno
 }
 
+func readBytes(fd int, p []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+	return int(n), errno
+}
+
 func readv(fd int, vec []unix.Iovec) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(vec))), uintptr(len(vec)))
 	return int(n), errno

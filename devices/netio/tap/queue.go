@@ -17,6 +17,10 @@ const (
 	// so many bytes; for large frames it is the other way round.
 	stageMax = 2048
 
+	// copyMax is the largest frame that is thought to be cheaper to copy than to
+	// receive with a second iovec, bytes.
+	copyMax = 512
+
 	// maxIOV is UIO_MAXIOV: iovecs in one call.
 	maxIOV = 1024
 
@@ -42,16 +46,18 @@ type queue struct {
 	largest int
 	// expect is how large the next received frame is thought to be.
 	expect int
-	// spill takes what a received frame has beyond expect, or beyond the guest's
-	// buffers.
-	spill []byte
+	// spill takes small frames, and what a larger one has beyond expect or beyond
+	// the guest's buffers. spillVec is all of it.
+	spill    []byte
+	spillVec unix.Iovec
 }
 
 func newQueue(name string, fd int) *queue {
+	spill := make([]byte, netio.HeaderLen+netio.MaxFrame+1)
 	return &queue{
 		name: name, fd: fd, attached: true,
 		largest: netio.HeaderLen + netio.MaxFrame,
-		spill:   make([]byte, netio.HeaderLen+netio.MaxFrame+1),
+		spill:   spill, spillVec: iovec(spill),
 	}
 }
 
@@ -116,11 +122,12 @@ func mergeAdjacent(dst, vec []unix.Iovec) []unix.Iovec {
 //
 // A tap doesn't tell how long the next frame is, so a read needs room for the
 // largest. With mergeable buffers that is some forty iovecs, which cost a small
-// frame a third of its time. So only the buffers that the frame probably needs
-// are given to the kernel, and behind them a spill buffer of our own: what lands
-// there is copied into the buffers that follow. The spill buffer also tells a
-// frame that fills the guest's buffers exactly from one that doesn't fit, which
-// is counted and dropped.
+// frame a third of its time. So the size of the next frame is guessed from those
+// before: small ones are read into a buffer of our own and copied, for larger
+// ones the kernel gets as many of the guest's buffers as are probably needed,
+// and behind them our own, from which the rest is copied if there is one. Our
+// buffer also tells a frame that fills the guest's exactly from one that doesn't
+// fit, which is counted and dropped.
 func (q *queue) Recv(b *netio.RxBatch, max int) (n int, err error) {
 	c := &q.count[netio.RX]
 	for range max {
@@ -156,28 +163,35 @@ func (q *queue) Recv(b *netio.RxBatch, max int) (n int, err error) {
 // recvFrame reads one frame into vec, which has room bytes, and returns its
 // size, which is larger than room if it didn't fit.
 func (q *queue) recvFrame(vec []unix.Iovec, room int) (size int, errno unix.Errno) {
-	if room > q.largest && len(vec) == 1 {
-		size, errno = read(q.fd, &vec[0])
-		if size == room {
-			size++ // more than the host can send: cut off
-		}
-		return size, errno
+	lead, leadLen := 0, 0
+	switch {
+	case room > q.largest && len(vec) == 1:
+		return q.recvWhole(&vec[0])
+	case q.expect <= copyMax:
+		size, errno = readBytes(q.fd, q.spill)
+	default:
+		lead, leadLen = q.lead(vec)
+		size, errno = readv(q.fd, append(append(q.iov[:0], vec[:lead]...), q.spillVec))
 	}
-	lead, leadLen := q.lead(vec)
-	iov := append(q.iov[:0], vec[:lead]...)
-	iov = append(iov, iovec(q.spill))
-	size, errno = readv(q.fd, iov)
 	if errno != 0 {
 		return 0, errno
 	}
 	q.predict(size)
 	if size > leadLen {
 		guestmem.Scatter(vec[lead:], q.spill[:size-leadLen])
-		if lead < len(vec) {
-			q.count[netio.RX].Copied++
-		}
+		q.count[netio.RX].Copied++
 	}
 	return size, 0
+}
+
+// recvWhole reads a frame into the one buffer v, which is larger than any frame
+// that the host can send as it is set up.
+func (q *queue) recvWhole(v *unix.Iovec) (size int, errno unix.Errno) {
+	size, errno = read(q.fd, v)
+	if uint64(size) == uint64(v.Len) {
+		size++ // it was set up anew, and the frame was cut off
+	}
+	return size, errno
 }
 
 // lead returns how many iovecs of vec, and how many bytes, the expected frame
@@ -198,9 +212,8 @@ func (q *queue) predict(size int) {
 
 // discard throws away the frames that wait.
 func (q *queue) discard() {
-	spill := iovec(q.spill)
 	for range discardMax {
-		if _, errno := read(q.fd, &spill); errno != 0 {
+		if _, errno := readBytes(q.fd, q.spill); errno != 0 {
 			return
 		}
 	}
