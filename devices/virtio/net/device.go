@@ -273,7 +273,7 @@ func (d *Device) setOffloads(r *run, o netio.Offload) error {
 	r.offload = o
 	window := receiveWindow(r.features, o, d.cfg.MTU)
 	for _, p := range d.pairs {
-		p.setWindow(r.features&FeatureMrgRxbuf != 0, window)
+		p.setReceive(r.features, window)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

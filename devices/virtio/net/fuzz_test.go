@@ -44,7 +44,7 @@ func FuzzRings(f *testing.F) {
 		rings[netio.TX].SetAvailIdx(txIdx)
 		p := &pair{}
 		p.attach(mem, queues[netio.RX], queues[netio.TX], -1, -1)
-		p.setWindow(features&FeatureMrgRxbuf != 0, receiveWindow(features, offloadsOf(features), 1500))
+		p.setReceive(features, receiveWindow(features, offloadsOf(features), 1500))
 
 		sent := fuzzSend(t, p, mem)
 		if refused := p.refusedShort.Load() + p.refusedLong.Load(); uint64(rings[netio.TX].UsedIdx()) != uint64(sent)+refused {

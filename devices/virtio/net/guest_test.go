@@ -326,6 +326,6 @@ func newPair(t testing.TB, g *guest, features uint64) *pair {
 	}
 	p := &pair{}
 	p.attach(g.mem, rx, tx, g.dirs[netio.RX].kick.FD, g.dirs[netio.TX].kick.FD)
-	p.setWindow(features&FeatureMrgRxbuf != 0, receiveWindow(features, offloadsOf(features), 1500))
+	p.setReceive(features, receiveWindow(features, offloadsOf(features), 1500))
 	return p
 }

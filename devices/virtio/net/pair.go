@@ -16,8 +16,11 @@ const (
 	maxSend = netio.HeaderLen + netio.MaxFrame
 )
 
-// numBuffersOff is where num_buffers lies in a frame (virtio 1.2, 5.1.6).
-const numBuffersOff = 10
+// Where fields of struct virtio_net_hdr lie in a frame (virtio 1.2, 5.1.6).
+const (
+	flagsOff      = 0  // u8 flags
+	numBuffersOff = 10 // le16 num_buffers
+)
 
 // pair is one receive and one transmit queue: the netio.Port of a virtio
 // network card. It lives as long as the device; its queues as long as a driver.
@@ -31,9 +34,11 @@ type pair struct {
 	// minBuffer is the least that a receive buffer must hold: a header if frames
 	// can be merged from several, else a whole window (5.1.6.3.1).
 	minBuffer int
-	// numBuffers is where num_buffers lies in each reserved receive buffer, by
-	// the head of its chain.
-	numBuffers []fieldAddr
+	// plain says that the driver has not accepted GUEST_CSUM.
+	plain bool
+	// headers is where the fields that the device writes lie in each reserved
+	// receive buffer, by the head of its chain.
+	headers []header
 
 	refusedShort atomic.Uint64 // chains without a whole header and Ethernet header
 	refusedLong  atomic.Uint64 // chains longer, or in more pieces, than a frame can be
@@ -41,27 +46,30 @@ type pair struct {
 
 var _ netio.Port = (*pair)(nil)
 
-// fieldAddr is the guest physical address of a two-byte field whose bytes may
-// lie in different descriptors.
-type fieldAddr struct{ low, high uint64 }
+// header is the guest physical addresses of fields of a frame's header. The two
+// bytes of num_buffers may lie in different descriptors.
+type header struct{ flags, numBuffersLow, numBuffersHigh uint64 }
 
 // attach gives the pair the queues of a new driver. The pump must not run.
 func (p *pair) attach(mem *guestmem.Memory, rx, tx *virtio.Queue, rxKick, txKick int) {
 	p.mem, p.rx, p.tx = mem, rx, tx
 	p.rxKick, p.txKick = rxKick, txKick
-	p.numBuffers = make([]fieldAddr, rx.Size())
+	p.headers = make([]header, rx.Size())
 }
 
 // detach forgets the queues.
-func (p *pair) detach() { p.mem, p.rx, p.tx, p.numBuffers = nil, nil, nil, nil }
+func (p *pair) detach() { p.mem, p.rx, p.tx, p.headers = nil, nil, nil, nil }
 
 // ready reports whether the driver has set the pair up.
 func (p *pair) ready() bool { return p.rx != nil && p.tx != nil }
 
-// setWindow says what received frames need. The pump must not run.
-func (p *pair) setWindow(merge bool, window int) {
-	p.merge, p.window, p.minBuffer = merge, window, window
-	if merge {
+// setReceive says what received frames need, with the features that the driver
+// accepted and a window of so many bytes. The pump must not run.
+func (p *pair) setReceive(features uint64, window int) {
+	p.merge = features&FeatureMrgRxbuf != 0
+	p.plain = features&FeatureGuestCsum == 0
+	p.window, p.minBuffer = window, window
+	if p.merge {
 		p.minBuffer = netio.HeaderLen
 	}
 }
@@ -188,7 +196,11 @@ func (p *pair) appendBuffer(b *netio.RxBatch, c *virtio.Chain) error {
 	b.Bufs = append(b.Bufs, netio.RxBuf{
 		Seg: first, NSeg: len(segs) - first, Cap: int(c.WriteLen), Cookie: uint32(c.Head),
 	})
-	p.numBuffers[c.Head] = fieldAddr{addrOf(c.Write, numBuffersOff), addrOf(c.Write, numBuffersOff+1)}
+	p.headers[c.Head] = header{
+		flags:          addrOf(c.Write, flagsOff),
+		numBuffersLow:  addrOf(c.Write, numBuffersOff),
+		numBuffersHigh: addrOf(c.Write, numBuffersOff+1),
+	}
 	return nil
 }
 
@@ -208,12 +220,12 @@ func addrOf(runs []virtio.Run, off uint64) uint64 {
 func (p *pair) RxCommit(b *netio.RxBatch) {
 	for i := range b.Frames {
 		f := &b.Frames[i]
-		p.setNumBuffers(b.Bufs[f.Buf].Cookie, f.NBuf)
+		bufs := b.Bufs[f.Buf : f.Buf+f.NBuf]
+		p.finishHeader(bufs[0].Cookie, f.NBuf)
 		left := f.Len
-		for j := range b.Bufs[f.Buf : f.Buf+f.NBuf] {
-			buf := &b.Bufs[f.Buf+j]
-			n := min(left, buf.Cap)
-			p.rx.Push(uint16(buf.Cookie), uint32(n))
+		for j := range bufs {
+			n := min(left, bufs[j].Cap)
+			p.rx.Push(uint16(bufs[j].Cookie), uint32(n))
 			left -= n
 		}
 	}
@@ -221,18 +233,22 @@ func (p *pair) RxCommit(b *netio.RxBatch) {
 	b.Consume()
 }
 
-// setNumBuffers fills in the field of the frame's header that only the device
-// knows (5.1.6.4.1). The address was checked when the buffer was reserved, and
-// RAM doesn't change, so that the writes can't fail.
-func (p *pair) setNumBuffers(head uint32, n int) {
-	at := p.numBuffers[head]
-	v := [2]byte{byte(n), byte(n >> 8)}
-	if at.high == at.low+1 {
-		p.mem.WriteAt(at.low, v[:])
-		return
+// finishHeader writes what only the device knows: num_buffers, and that there
+// are no flags for a driver without GUEST_CSUM (5.1.6.4.1), to which a tap says
+// all the same that it has seen a good checksum. The addresses were checked when
+// the buffer was reserved, and RAM doesn't change, so that the writes can't fail.
+func (p *pair) finishHeader(head uint32, buffers int) {
+	h := &p.headers[head]
+	v := [2]byte{byte(buffers), byte(buffers >> 8)}
+	if h.numBuffersHigh == h.numBuffersLow+1 {
+		_ = p.mem.WriteAt(h.numBuffersLow, v[:])
+	} else {
+		_ = p.mem.WriteAt(h.numBuffersLow, v[:1])
+		_ = p.mem.WriteAt(h.numBuffersHigh, v[1:])
 	}
-	p.mem.WriteAt(at.low, v[:1])
-	p.mem.WriteAt(at.high, v[1:])
+	if p.plain {
+		_ = p.mem.WriteAt(h.flags, []byte{0})
+	}
 }
 
 // RxRelease implements netio.Port.

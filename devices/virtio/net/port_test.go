@@ -24,12 +24,12 @@ func TestPort(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			porttest.Run(t, porttest.Traits{Merge: true}, func(t *testing.T, c porttest.Config) porttest.Harness {
-				features := tt.features
+				features := tt.features | FeatureGuestCsum
 				if c.Merge {
 					features |= FeatureMrgRxbuf
 				}
 				if c.Window > 2000 {
-					features |= FeatureGuestCsum | FeatureGuestTSO4
+					features |= FeatureGuestTSO4
 				}
 				gc := guestConfig{
 					features: features, slots: c.Size, bufSize: c.BufSize, frameSize: netio.HeaderLen + netio.MaxFrame,
