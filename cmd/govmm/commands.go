@@ -5,9 +5,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/govmm/govmm/internal/result"
 	"github.com/govmm/govmm/internal/suggest"
@@ -16,7 +16,7 @@ import (
 )
 
 // execute runs the command line; help and other output goes to out.
-func (a *app) execute(args []string, out io.Writer) error {
+func (a *app) execute(args []string, out *checkedWriter) error {
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -28,8 +28,13 @@ func (a *app) execute(args []string, out io.Writer) error {
 	var e *result.Error
 	var end result.End
 	var exit exitCode
-	if err == nil || errors.As(err, &e) || errors.As(err, &end) || errors.As(err, &exit) {
+	switch {
+	case errors.As(err, &e), errors.As(err, &end), errors.As(err, &exit):
 		return err
+	case out.err != nil:
+		return result.Errorf(result.Host, "standard output: %w: free space, or redirect it", out.err)
+	case err == nil || errors.Is(err, syscall.EPIPE):
+		return nil
 	}
 	// The commands themselves return one of these, so it is about their arguments.
 	return result.Errorf(result.Usage, "%w", err)
@@ -123,10 +128,7 @@ func flagError(c *cobra.Command, err error) error {
 
 func unknownFlag(c *cobra.Command, e *pflag.NotExistError) error {
 	name, dashes := e.GetSpecifiedName(), "--"
-	if short := e.GetSpecifiedShortnames(); short != "" {
-		if cure, ok := foreign[short]; ok {
-			return usagef("unknown flag -%s: %s", short, cure)
-		}
+	if e.GetSpecifiedShortnames() != "" {
 		dashes = "-"
 	}
 	if cure, ok := foreign[name]; ok {
@@ -190,7 +192,13 @@ func checkDashes(root *cobra.Command, args []string) error {
 		}
 		name, ok := strings.CutPrefix(arg, "-")
 		name, _, _ = strings.Cut(name, "=")
-		if !ok || len(name) < 2 || c.Flags().Lookup(name) == nil || i > 0 && wantsValue(c.Flags(), args[i-1]) {
+		if !ok || len(name) < 2 || i > 0 && wantsValue(c.Flags(), args[i-1]) {
+			continue
+		}
+		if cure, ok := foreign[name]; ok {
+			return usagef("unknown flag -%s: %s", name, cure)
+		}
+		if c.Flags().Lookup(name) == nil {
 			continue
 		}
 		return usagef("%s has one dash: write -%s (-%c with the value %q is written -%c %s)",

@@ -73,11 +73,7 @@ func (a *app) main(args []string) (code int) {
 	// must a terminal that was given to another job: write and read fail instead.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU)
 
-	out := &checkedWriter{w: a.stdout}
-	err := a.execute(args, out)
-	if err == nil && out.err != nil {
-		err = result.Errorf(result.Host, "standard output: %w: free space, or redirect it", out.err)
-	}
+	err := a.execute(args, &checkedWriter{w: a.stdout})
 	var exit exitCode
 	switch {
 	case err == nil:
@@ -152,12 +148,15 @@ func (a *app) guard(f func()) {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				os.Exit(a.end(a.crash(p)))
+				a.crashed(p)
 			}
 		}()
 		f()
 	}()
 }
+
+// crashed ends the command after a panic on a goroutine other than main's.
+func (a *app) crashed(p any) { os.Exit(a.end(a.crash(p))) }
 
 // checkedWriter remembers the first error of a writer whose user does not look. A
 // reader that has gone away is none.

@@ -237,12 +237,14 @@ func (a *app) connect(cfg machine.Config, cancel context.CancelCauseFunc) (machi
 	if err != nil {
 		return machine.Streams{}, result.Errorf(result.Host, "standard input: %w", err)
 	}
+	onTerminal := term.OpenTerminal(syscall.Stdout) != nil
 	output := &outputWatch{w: a.stdout, failed: func(err error) {
-		if errors.Is(err, syscall.EPIPE) {
-			return // as with any pipe: who went away wants no more
+		if errors.Is(err, syscall.EPIPE) || onTerminal && errors.Is(err, syscall.EIO) {
+			return // who went away wants no more
 		}
 		cancel(result.End{Result: result.Of(result.Host, "standard output: %v: free space, or use --serial file=PATH", err)})
 	}}
+	console.Crashed = a.crashed
 	a.console.Store(console)
 	a.output.Store(output)
 	return machine.Streams{In: console, Out: output}, nil

@@ -18,6 +18,10 @@ const maxTyped = 1 << 20
 // the terminal is in raw mode from Start to Close, and Ctrl-A gives commands to
 // govmm; if not, the guest gets every byte.
 type Console struct {
+	// Crashed is called, if it is not nil, with the value of a panic on the
+	// Console's goroutine, which has ended then. It is set before Start.
+	Crashed func(any)
+
 	in  *Input
 	tty *Terminal // nil if the input is none
 	do  func(Command)
@@ -57,8 +61,23 @@ func (c *Console) Start(do func(Command)) error {
 	if err := c.tty.Raw(); err != nil {
 		return err
 	}
-	c.reading.Go(c.pump)
+	c.reading.Add(1)
+	go func() {
+		defer c.recovered()
+		defer c.reading.Done()
+		c.pump()
+	}()
 	return nil
+}
+
+// recovered hands a panic to Crashed.
+func (c *Console) recovered() {
+	if c.Crashed == nil {
+		return
+	}
+	if p := recover(); p != nil {
+		c.Crashed(p)
+	}
 }
 
 // Resume sets the terminal to raw mode again, after this process was stopped and

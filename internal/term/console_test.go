@@ -158,8 +158,9 @@ func TestConsoleHangUp(t *testing.T) {
 	if data, err := io.ReadAll(c); err != nil || len(data) != 0 {
 		t.Errorf("read %q, %v; want the end of the file", data, err)
 	}
-	// The mode of a terminal that is gone can't be restored, and need not be.
-	_ = c.Close()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestConsoleOnPipe(t *testing.T) {

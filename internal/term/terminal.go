@@ -3,6 +3,7 @@
 package term
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -69,7 +70,8 @@ func (t *Terminal) restore() error {
 	if saved == nil || !t.Foreground() {
 		return nil
 	}
-	if err := term.Restore(t.fd, saved); err != nil {
+	err := term.Restore(t.fd, saved)
+	if err != nil && !errors.Is(err, unix.EIO) { // EIO: the terminal is gone, and its mode with it
 		return fmt.Errorf("restoring the terminal: %w", err)
 	}
 	return nil
