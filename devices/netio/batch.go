@@ -4,6 +4,7 @@ package netio
 
 import (
 	"github.com/govmm/govmm/internal/fault"
+	"github.com/govmm/govmm/internal/guestmem"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,6 +65,17 @@ func (b *TxBatch) Full() bool {
 		b.Limit > 0 && b.Bytes() >= b.Limit
 }
 
+// Add appends a frame of size bytes, header included, whose iovecs are
+// Segs[first:]. It must not be called when the batch is Full.
+func (b *TxBatch) Add(first, size int, cookie uint32) *TxFrame {
+	n := len(b.Frames)
+	b.Frames = b.Frames[:n+1]
+	// Field by field: a literal would be built elsewhere and copied.
+	f := &b.Frames[n]
+	f.Seg, f.NSeg, f.Len, f.Cookie = first, len(b.Segs)-first, size, cookie
+	return f
+}
+
 // Bytes is the length of all frames, headers included.
 func (b *TxBatch) Bytes() int {
 	for ; b.summed < len(b.Frames); b.summed++ {
@@ -105,9 +117,9 @@ type RxFrame struct {
 }
 
 // RxBatch holds the buffers that a Port reserved and the frames that a Queue
-// has put into them. A Port appends to Segs and Bufs within their capacity; the
-// entries never move, so an iovec may point at the Header of a buffer. Buffers
-// that were consumed stay at the front until Reset.
+// has put into them. A Port appends to Segs and Bufs by Add. The first iovec of a
+// buffer may point at the buffer's Header. Buffers that were consumed stay at the
+// front until Compact or Reset.
 type RxBatch struct {
 	Segs   []unix.Iovec
 	Bufs   []RxBuf
@@ -147,6 +159,16 @@ func (b *RxBatch) Full() bool {
 func (b *RxBatch) Reset() {
 	b.Segs, b.Bufs, b.Frames = b.Segs[:0], b.Bufs[:0], b.Frames[:0]
 	b.bytes, b.next, b.end, b.room = 0, 0, 0, 0
+}
+
+// Add appends a buffer of size bytes whose iovecs are Segs[first:]. It must not
+// be called when the batch is Full.
+func (b *RxBatch) Add(first, size int, cookie uint32) *RxBuf {
+	n := len(b.Bufs)
+	b.Bufs = b.Bufs[:n+1]
+	buf := &b.Bufs[n]
+	buf.Seg, buf.NSeg, buf.Cap, buf.Cookie = first, len(b.Segs)-first, size, cookie
+	return buf
 }
 
 // Space returns the iovecs into which the next frame is to be read: buffers of
@@ -213,6 +235,40 @@ func (b *RxBatch) Consume() {
 		return
 	}
 	b.Frames, b.bytes = b.Frames[:0], 0
+}
+
+// crowded reports whether consumed buffers take up half of the batch.
+func (b *RxBatch) crowded() bool { return b.next >= cap(b.Bufs)/2 }
+
+// Compact moves the unused buffers to the front, over those that were consumed.
+// There are no frames.
+func (b *RxBatch) Compact() {
+	if b.next == 0 || len(b.Frames) > 0 {
+		return
+	}
+	if b.next == len(b.Bufs) {
+		b.Reset()
+		return
+	}
+	first := b.Bufs[b.next].Seg
+	b.Segs = b.Segs[:copy(b.Segs, b.Segs[first:])]
+	for i := range b.Bufs[b.next:] {
+		to, from := &b.Bufs[i], &b.Bufs[b.next+i]
+		to.Seg, to.NSeg, to.Cap, to.Cookie = from.Seg-first, from.NSeg, from.Cap, from.Cookie
+		if to.NSeg > 0 && b.Segs[to.Seg].Base == &from.Header[0] {
+			b.Segs[to.Seg].Base = &to.Header[0]
+		}
+	}
+	b.Bufs = b.Bufs[:len(b.Bufs)-b.next]
+	b.end -= b.next
+	b.next = 0
+}
+
+// SetHeader writes p into the frame f from byte off of its header on, wherever
+// the guest has put that. A NIC with virtio headers needs it for num_buffers.
+func (b *RxBatch) SetHeader(f *RxFrame, off uint64, p []byte) {
+	first, last := &b.Bufs[f.Buf], &b.Bufs[f.Buf+f.NBuf-1]
+	guestmem.ScatterAt(b.Segs[first.Seg:last.Seg+last.NSeg], off, p)
 }
 
 // tooSmall is the fault of a guest whose buffers can never hold a frame.

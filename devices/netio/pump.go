@@ -348,9 +348,8 @@ func (p *Pump) rxBatch(d *direction) (n, size int, more bool) {
 // until the guest kicks: the frames wait in the kernel.
 func (p *Pump) reserve(d *direction) bool {
 	room, ok := p.tryReserve(d)
-	if !ok && !d.dead && p.rxb.Full() && len(p.rxb.Unused()) < len(p.rxb.Bufs) {
-		// The consumed buffers are in the way.
-		p.port.RxRelease(p.rxb)
+	if !ok && !d.dead && p.rxb.Full() {
+		p.rxb.Compact() // if consumed buffers are in the way
 		room, ok = p.tryReserve(d)
 	}
 	if ok {
@@ -372,6 +371,9 @@ func (p *Pump) reserve(d *direction) bool {
 // tryReserve reserves and returns the room for the next frame.
 func (p *Pump) tryReserve(d *direction) (room int, ok bool) {
 	b := p.rxb
+	if b.crowded() {
+		b.Compact()
+	}
 	if err := p.port.RxReserve(b, p.rxWant); err != nil {
 		p.faulted(d, err)
 		return 0, false

@@ -37,3 +37,29 @@ func TestGatherScatter(t *testing.T) {
 		}
 	}
 }
+
+func TestScatterAt(t *testing.T) {
+	m, err := New(Range{0, 1 << 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var vec []unix.Iovec
+	for _, r := range []Range{{0x10, 5}, {0x100, 1}, {0x200, 6}} {
+		if vec, err = m.Vec(vec, r.GPA, r.Size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src := []byte("abc")
+	for off := range uint64(14) {
+		before, after := make([]byte, 12), make([]byte, 12)
+		Gather(before, vec)
+		n := ScatterAt(vec, off, src)
+		Gather(after, vec)
+		want := copy(before[min(off, 12):], src)
+		if n != want || !bytes.Equal(before, after) {
+			t.Errorf("ScatterAt(%d) = %d, want %d: %q, want %q", off, n, want, after, before)
+		}
+		Scatter(vec, make([]byte, 12))
+	}
+}

@@ -21,6 +21,23 @@ func Gather(dst []byte, vec []unix.Iovec) (n int) {
 	return n
 }
 
+// ScatterAt copies src into the iovecs from byte off of all of them together on,
+// until one of the two ends, and returns the number of bytes.
+func ScatterAt(vec []unix.Iovec, off uint64, src []byte) (n int) {
+	for i := range vec {
+		if off < vec[i].Len {
+			n += copy(unsafe.Slice(vec[i].Base, vec[i].Len)[off:], src[n:])
+			if n == len(src) {
+				break
+			}
+			off = 0
+			continue
+		}
+		off -= vec[i].Len
+	}
+	return n
+}
+
 // Scatter copies src into the iovecs, in order, until one of the two ends, and
 // returns the number of bytes.
 func Scatter(vec []unix.Iovec, src []byte) (n int) {

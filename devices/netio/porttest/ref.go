@@ -52,6 +52,9 @@ type slot struct {
 	len int // driver to device: bytes to send; device to driver: bytes received
 }
 
+// numBuffersOff is where num_buffers lies in the virtio header.
+const numBuffersOff = 10
+
 func (r *ring) at(i uint32) *slot { return &r.slots[int(i)%len(r.slots)] }
 
 // NewRef makes a Ref whose rings are empty.
@@ -137,14 +140,14 @@ func (r *Ref) TxFetch(b *netio.TxBatch, max int) error {
 			r.tx.used.Add(1)
 			continue
 		}
-		f := netio.TxFrame{Seg: len(b.Segs), NSeg: 2, Len: s.len}
+		first := len(b.Segs)
 		if b.Segs, err = r.mem.Vec(b.Segs, s.gpa, netio.HeaderLen); err != nil {
 			return err
 		}
 		if b.Segs, err = r.mem.Vec(b.Segs, s.gpa+netio.HeaderLen, uint64(s.len-netio.HeaderLen)); err != nil {
 			return err
 		}
-		b.Frames = append(b.Frames, f)
+		b.Add(first, s.len, 0)
 		r.tx.next++
 	}
 	return nil
@@ -165,11 +168,11 @@ func (r *Ref) RxReserve(b *netio.RxBatch, bytes int) error {
 		if n == 0 {
 			return err
 		}
-		buf := netio.RxBuf{Seg: len(b.Segs), NSeg: 1, Cap: r.c.BufSize}
+		first := len(b.Segs)
 		if b.Segs, err = r.mem.Vec(b.Segs, r.rx.at(r.rx.next).gpa, uint64(r.c.BufSize)); err != nil {
 			return err
 		}
-		b.Bufs = append(b.Bufs, buf)
+		b.Add(first, r.c.BufSize, 0)
 		r.rx.next++
 	}
 	return nil
@@ -187,10 +190,7 @@ func (r *Ref) RxCommit(b *netio.RxBatch) {
 			left -= n
 			used++
 		}
-		var num [2]byte
-		binary.LittleEndian.PutUint16(num[:], uint16(f.NBuf))
-		// The header is in memory that Vec has just accepted.
-		_ = r.mem.WriteAt(r.rx.at(used-uint32(f.NBuf)).gpa+10, num[:])
+		b.SetHeader(f, numBuffersOff, []byte{byte(f.NBuf), byte(f.NBuf >> 8)})
 	}
 	r.rx.used.Store(used)
 	b.Consume()
@@ -248,7 +248,7 @@ func (r *Ref) Recv() (frame []byte, ok bool) {
 			panic(fmt.Sprintf("reference ring left its memory: %v", err))
 		}
 		if frame == nil {
-			left = binary.LittleEndian.Uint16(piece[10:])
+			left = binary.LittleEndian.Uint16(piece[numBuffersOff:])
 		}
 		frame = append(frame, piece...)
 		r.rx.taken++
