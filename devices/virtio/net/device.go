@@ -220,7 +220,7 @@ func (d *Device) attach(r *run) error {
 		if err != nil {
 			return err
 		}
-		p.attach(drv.Memory, rxq, txq, rx.KickFD, tx.KickFD)
+		p.attach(rxq, txq, rx.KickFD, tx.KickFD)
 	}
 	if i := r.controlIndex(d); r.features&FeatureCtrlVQ != 0 && drv.Queues[i].Enabled {
 		q, err := d.newQueue(r, i, "control")

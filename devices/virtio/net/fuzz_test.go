@@ -43,7 +43,7 @@ func FuzzRings(f *testing.F) {
 		rings[netio.RX].SetAvailIdx(rxIdx)
 		rings[netio.TX].SetAvailIdx(txIdx)
 		p := &pair{}
-		p.attach(mem, queues[netio.RX], queues[netio.TX], -1, -1)
+		p.attach(queues[netio.RX], queues[netio.TX], -1, -1)
 		p.setReceive(features, receiveWindow(features, offloadsOf(features), 1500))
 
 		sent := fuzzSend(t, p, mem)

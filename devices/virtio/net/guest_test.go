@@ -325,7 +325,7 @@ func newPair(t testing.TB, g *guest, features uint64) *pair {
 		t.Fatal(err)
 	}
 	p := &pair{}
-	p.attach(g.mem, rx, tx, g.dirs[netio.RX].kick.FD, g.dirs[netio.TX].kick.FD)
+	p.attach(rx, tx, g.dirs[netio.RX].kick.FD, g.dirs[netio.TX].kick.FD)
 	p.setReceive(features, receiveWindow(features, offloadsOf(features), 1500))
 	return p
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/govmm/govmm/devices/netio"
 	"github.com/govmm/govmm/devices/virtio"
-	"github.com/govmm/govmm/internal/guestmem"
 )
 
 // Limits of a frame that the guest sends, header included, bytes.
@@ -25,7 +24,6 @@ const (
 // pair is one receive and one transmit queue: the netio.Port of a virtio
 // network card. It lives as long as the device; its queues as long as a driver.
 type pair struct {
-	mem            *guestmem.Memory
 	rx, tx         *virtio.Queue // nil if the driver has not set them up
 	rxKick, txKick int
 
@@ -36,9 +34,6 @@ type pair struct {
 	minBuffer int
 	// plain says that the driver has not accepted GUEST_CSUM.
 	plain bool
-	// headers is where the fields that the device writes lie in each reserved
-	// receive buffer, by the head of its chain.
-	headers []header
 
 	refusedShort atomic.Uint64 // chains without a whole header and Ethernet header
 	refusedLong  atomic.Uint64 // chains longer, or in more pieces, than a frame can be
@@ -46,19 +41,14 @@ type pair struct {
 
 var _ netio.Port = (*pair)(nil)
 
-// header is the guest physical addresses of fields of a frame's header. The two
-// bytes of num_buffers may lie in different descriptors.
-type header struct{ flags, numBuffersLow, numBuffersHigh uint64 }
-
 // attach gives the pair the queues of a new driver. The pump must not run.
-func (p *pair) attach(mem *guestmem.Memory, rx, tx *virtio.Queue, rxKick, txKick int) {
-	p.mem, p.rx, p.tx = mem, rx, tx
+func (p *pair) attach(rx, tx *virtio.Queue, rxKick, txKick int) {
+	p.rx, p.tx = rx, tx
 	p.rxKick, p.txKick = rxKick, txKick
-	p.headers = make([]header, rx.Size())
 }
 
 // detach forgets the queues.
-func (p *pair) detach() { p.mem, p.rx, p.tx, p.headers = nil, nil, nil, nil }
+func (p *pair) detach() { p.rx, p.tx = nil, nil }
 
 // ready reports whether the driver has set the pair up.
 func (p *pair) ready() bool { return p.rx != nil && p.tx != nil }
@@ -134,9 +124,7 @@ func (p *pair) appendFrame(b *netio.TxBatch, c *virtio.Chain) (ok bool, err erro
 		return false, err
 	}
 	b.Segs = segs
-	b.Frames = append(b.Frames, netio.TxFrame{
-		Seg: first, NSeg: len(segs) - first, Len: int(c.ReadLen), Cookie: uint32(c.Head),
-	})
+	b.Add(first, int(c.ReadLen), uint32(c.Head))
 	return true, nil
 }
 
@@ -193,27 +181,8 @@ func (p *pair) appendBuffer(b *netio.RxBatch, c *virtio.Chain) error {
 		return err
 	}
 	b.Segs = segs
-	b.Bufs = append(b.Bufs, netio.RxBuf{
-		Seg: first, NSeg: len(segs) - first, Cap: int(c.WriteLen), Cookie: uint32(c.Head),
-	})
-	p.headers[c.Head] = header{
-		flags:          addrOf(c.Write, flagsOff),
-		numBuffersLow:  addrOf(c.Write, numBuffersOff),
-		numBuffersHigh: addrOf(c.Write, numBuffersOff+1),
-	}
+	b.Add(first, int(c.WriteLen), uint32(c.Head))
 	return nil
-}
-
-// addrOf returns the guest physical address of the byte at off, which lies in
-// runs.
-func addrOf(runs []virtio.Run, off uint64) uint64 {
-	for _, r := range runs {
-		if off < r.Len {
-			return r.GPA + off
-		}
-		off -= r.Len
-	}
-	return 0
 }
 
 // RxCommit implements netio.Port.
@@ -221,7 +190,7 @@ func (p *pair) RxCommit(b *netio.RxBatch) {
 	for i := range b.Frames {
 		f := &b.Frames[i]
 		bufs := b.Bufs[f.Buf : f.Buf+f.NBuf]
-		p.finishHeader(bufs[0].Cookie, f.NBuf)
+		p.finishHeader(b, f)
 		left := f.Len
 		for j := range bufs {
 			n := min(left, bufs[j].Cap)
@@ -235,19 +204,11 @@ func (p *pair) RxCommit(b *netio.RxBatch) {
 
 // finishHeader writes what only the device knows: num_buffers, and that there
 // are no flags for a driver without GUEST_CSUM (5.1.6.4.1), to which a tap says
-// all the same that it has seen a good checksum. The addresses were checked when
-// the buffer was reserved, and RAM doesn't change, so that the writes can't fail.
-func (p *pair) finishHeader(head uint32, buffers int) {
-	h := &p.headers[head]
-	v := [2]byte{byte(buffers), byte(buffers >> 8)}
-	if h.numBuffersHigh == h.numBuffersLow+1 {
-		_ = p.mem.WriteAt(h.numBuffersLow, v[:])
-	} else {
-		_ = p.mem.WriteAt(h.numBuffersLow, v[:1])
-		_ = p.mem.WriteAt(h.numBuffersHigh, v[1:])
-	}
+// all the same that it has seen a good checksum.
+func (p *pair) finishHeader(b *netio.RxBatch, f *netio.RxFrame) {
+	b.SetHeader(f, numBuffersOff, []byte{byte(f.NBuf), byte(f.NBuf >> 8)})
 	if p.plain {
-		_ = p.mem.WriteAt(h.flags, []byte{0})
+		b.SetHeader(f, flagsOff, []byte{0})
 	}
 }
 
