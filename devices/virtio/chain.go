@@ -22,8 +22,8 @@ const maxChainLen = 1 << 32
 
 // minIndirect is how many entries an indirect table may have, even in a smaller
 // queue. The specification allows as many as the queue has (2.7.5.3.1), but
-// Linux only warns of more when there is no indirect table, and hosts have
-// always taken up to UIO_MAXIOV.
+// Linux keeps to that only where there is no indirect table. 1024 is UIO_MAXIOV,
+// what the host can take in one call.
 const minIndirect = 1024
 
 // ErrSegments says that a chain is in more pieces than there is room for.
@@ -75,7 +75,7 @@ func readDescriptor(table guestmem.View, i uint32) descriptor {
 // there is at most one further table.
 func (q *Queue) walk(head uint16) error {
 	c := &q.chain
-	*c = Chain{Head: head, runs: c.runs[:0]}
+	c.begin(head)
 	table, entries, nested := q.desc, uint32(q.size), false
 	index, steps := uint32(head), uint32(0)
 	for {
@@ -105,6 +105,14 @@ func (q *Queue) walk(head uint16) error {
 		}
 		index = uint32(d.next)
 	}
+}
+
+// begin makes c empty. Field by field: a literal would be built elsewhere and
+// copied.
+func (c *Chain) begin(head uint16) {
+	c.Head = head
+	c.ReadLen, c.WriteLen = 0, 0
+	c.runs, c.reads, c.writing = c.runs[:0], 0, false
 }
 
 // maxIndirect is the most entries of an indirect table.

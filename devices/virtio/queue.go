@@ -182,7 +182,7 @@ func (q *Queue) Publish() {
 }
 
 // Notify interrupts the driver if something was published since the last Notify
-// and it wants to know (2.7.7.2, 2.7.8.2). sent tells if it did.
+// and it wants to know (2.7.7.2). sent tells if it did.
 //
 // The driver may enable interrupts and then look at the used index a last time
 // while we publish and then look at what it enabled: one of both must see the
@@ -214,7 +214,7 @@ func needEvent(event, now, old uint16) bool { return now-event-1 < now-old }
 func (q *Queue) Pending() bool { return q.err == nil && q.avail.Load16(ringIdx) != q.next }
 
 // ArmKick asks the driver for a notification when it makes a chain available
-// (2.7.9, 2.7.10). again is true if one is available already: the driver may
+// (2.7.10.2). again is true if one is available already: the driver may
 // have looked before the request, so the caller must not wait for it.
 func (q *Queue) ArmKick() (again bool) {
 	if q.eventIdx {

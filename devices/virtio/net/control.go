@@ -18,7 +18,7 @@ const (
 	ctrlErr = 1 // VIRTIO_NET_ERR
 )
 
-// Classes and commands of the control queue (5.1.6.5.1 to 5.1.6.5.6), the class
+// Classes and commands of the control queue (5.1.6.5.1 to 5.1.6.5.8), the class
 // in the upper byte.
 const (
 	ctrlRxPromisc        = 0x0000 // VIRTIO_NET_CTRL_RX, _PROMISC
@@ -251,7 +251,7 @@ func readTable(args *arguments) (table []MAC, overflow, ok bool) {
 	return table, false, true
 }
 
-// setPairs handles le16 virtqueue_pairs (5.1.6.5.5). The driver may only ask for
+// setPairs handles le16 virtqueue_pairs (5.1.6.5.6). The driver may only ask for
 // pairs that it has set up.
 func (c *control) setPairs(args *arguments) bool {
 	var b [2]byte
@@ -274,7 +274,7 @@ func (c *control) setPairs(args *arguments) bool {
 }
 
 // setOffloads handles le64 offloads, bits of the features that were accepted
-// (5.1.6.5.6).
+// (5.1.6.5.8.1).
 func (c *control) setOffloads(args *arguments) bool {
 	var b [8]byte
 	if !args.last(b[:]) {

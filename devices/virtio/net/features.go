@@ -7,8 +7,8 @@ import (
 	"github.com/govmm/govmm/devices/virtio"
 )
 
-// Feature bits of a network card (virtio 1.2, 5.1.3; the USO bits are of
-// virtio 1.3). Those that are missing here are not offered.
+// Feature bits of a network card (virtio 1.2, 5.1.3; the GUEST_USO bits are
+// of virtio 1.3). Those that are missing here are not offered.
 const (
 	FeatureCsum              uint64 = 1 << 0  // VIRTIO_NET_F_CSUM
 	FeatureGuestCsum         uint64 = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
@@ -33,7 +33,7 @@ const (
 )
 
 // guestOffloads are the features that say what the guest can receive. They are
-// also the bits of VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET (5.1.6.5.6.1).
+// also the bits of VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET (5.1.6.5.8.1).
 var guestOffloads = []struct {
 	feature uint64
 	offload netio.Offload
