@@ -3,7 +3,6 @@
 package kvm_test
 
 import (
-	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -154,10 +153,4 @@ func check(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// onPVM reports whether KVM runs without hardware virtualization.
-func onPVM() bool {
-	_, err := os.Stat("/sys/module/kvm_pvm")
-	return err == nil
 }

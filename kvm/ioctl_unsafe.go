@@ -41,9 +41,9 @@ func wordAt(b []byte, off int) *atomic.Uint32 {
 // dirtyLog is struct kvm_dirty_log. The bitmap is a pointer, not a number, so
 // that the garbage collector keeps it in place.
 type dirtyLog struct {
-	slot    uint32
-	padding uint32
-	bitmap  unsafe.Pointer
+	slot   uint32
+	_      uint32
+	bitmap unsafe.Pointer
 }
 
 // clearDirtyLog is struct kvm_clear_dirty_log.

@@ -297,6 +297,57 @@ func TestSMP(t *testing.T) {
 	}
 }
 
+// TestStartAP starts the second processor as a guest does: INIT, then SIPI with the
+// page where its real-mode code is. Its Run sleeps in the kernel until then.
+func TestStartAP(t *testing.T) {
+	const apCode = 0x12000 // SIPI vector 0x12
+	m := newMachine(t, baremetal.Options{Level: baremetal.User, IRQChip: true},
+		"\xbf\x00\x00\xe0\xfe", // mov edi, 0xfee00000
+		// Enable the local APIC. Any such change makes the kernel look at all APICs
+		// again; the one of a new vCPU gets no message before that.
+		"\xc7\x87\xf0\x00\x00\x00\xff\x01\x00\x00", // mov dword [rdi+0xf0], 0x1ff
+		"\xc7\x87\x10\x03\x00\x00\x00\x00\x00\x01", // mov dword [rdi+0x310], 1<<24: to APIC id 1
+		"\xc7\x87\x00\x03\x00\x00\x00\x45\x00\x00", // mov dword [rdi+0x300], 0x4500: INIT
+		done,
+		"\xc7\x87\x00\x03\x00\x00\x12\x46\x00\x00", // mov dword [rdi+0x300], 0x4612: SIPI
+		done)
+	copy(m.Mem[apCode:], "\x8c\xc8\xe7\x81") // mov ax, cs; out valuePort, ax
+	var wg sync.WaitGroup
+	created := make(chan struct{})
+	wg.Go(func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(created)
+		ap, err := m.VM.CreateVCPU(1)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ap.Close()
+		created <- struct{}{}
+		var hang atomic.Bool
+		timer := time.AfterFunc(hangLimit, func() { hang.Store(true); ap.Kick() })
+		defer timer.Stop()
+		for {
+			e, err := ap.Run()
+			switch {
+			case err != nil:
+				t.Error(err)
+				return
+			case e.Reason == kvm.ExitIntr && !hang.Load():
+				continue // EAGAIN after INIT and after SIPI
+			case e.Reason != kvm.ExitIO || binary.LittleEndian.Uint16(e.IO().Data) != apCode>>4:
+				t.Errorf("exit %v", e)
+			}
+			return
+		}
+	})
+	<-created
+	runToDone(t, m, unexpected(t))
+	runToDone(t, m, unexpected(t))
+	wg.Wait()
+}
+
 func TestRunDoesNotAllocate(t *testing.T) {
 	m := newMachine(t, baremetal.Options{Level: baremetal.User}, toMMIO, "\x89\x07", done, "\xeb\xfa") // mov [rdi], eax; out; jmp to mov
 	n := testing.AllocsPerRun(200, func() {

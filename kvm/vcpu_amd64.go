@@ -90,7 +90,10 @@ func (v *VCPU) LAPIC() (l LAPIC, err error) {
 	return l, err
 }
 
-// SetLAPIC sets the local APIC's registers (KVM_SET_LAPIC).
+// SetLAPIC sets the local APIC's registers (KVM_SET_LAPIC). KVM looks up the target
+// of an interrupt in a table that it makes anew when the registers of an APIC that
+// matter for it change. A vCPU made since gets no interrupt, INIT and SIPI included,
+// before that: SetLAPIC is one such change, a guest that enables its APIC another.
 func (v *VCPU) SetLAPIC(l LAPIC) error { return v.check(ioctlPtr(v.fd, reqSetLAPIC, &l)) }
 
 // VCPUEvents returns pending events (KVM_GET_VCPU_EVENTS).
