@@ -304,7 +304,7 @@ func TestHostileFrames(t *testing.T) {
 		{"256 buffers of 16 MiB less a byte", 0, netio.TX, ones(256, 1<<24-1, false), "", 0, 1},
 		{"256 buffers of 4 GiB", 0, netio.TX, ones(256, 0xffffffff, false), "longer than 4 GiB", 0, 0},
 		{"1000 pieces", 0, netio.TX, ones(1000, 1, false), "", 0, 0},
-		{"1100 pieces", 0, netio.TX, ones(1100, 1, false), "", 0, 0}, // an empty batch has room for 2048
+		{"1100 pieces", 0, netio.TX, ones(1100, 1, false), "", 0, 1},
 		{"writable", 0, netio.TX, ones(1, 100, true), "device-writable", 0, 0},
 		{"writable at the end", 0, netio.TX, append(ones(1, 100, false), ones(1, 1, true)...), "device-writable", 0, 0},
 
@@ -315,6 +315,8 @@ func TestHostileFrames(t *testing.T) {
 		{"a frame", 0, netio.RX, ones(1, 1526, true), "", 0, 0},
 		{"merged, less than a header", FeatureMrgRxbuf, netio.RX, ones(1, 11, true), "receive buffer of 11 bytes", 0, 0},
 		{"merged, a header", FeatureMrgRxbuf, netio.RX, ones(1, 12, true), "", 0, 0},
+		{"1000 pieces", 0, netio.RX, ones(1000, 2, true), "", 0, 0},
+		{"1100 pieces", 0, netio.RX, ones(1100, 2, true), "more than 1024 pieces", 0, 0},
 		{"not RAM", 0, netio.RX, []bufferPiece{{GPA: 1 << 40, Len: 2000, Write: true}}, "not guest RAM", 0, 0},
 	} {
 		t.Run(fmt.Sprintf("%v %s", tt.dir, tt.name), func(t *testing.T) {

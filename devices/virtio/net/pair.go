@@ -7,6 +7,7 @@ import (
 
 	"github.com/govmm/govmm/devices/netio"
 	"github.com/govmm/govmm/devices/virtio"
+	"golang.org/x/sys/unix"
 )
 
 // Limits of a frame that the guest sends, header included, bytes.
@@ -14,6 +15,10 @@ const (
 	minSend = netio.HeaderLen + ethernetLen
 	maxSend = netio.HeaderLen + netio.MaxFrame
 )
+
+// maxPieces is the most iovecs of a chain: UIO_MAXIOV, what one readv or writev
+// takes.
+const maxPieces = 1024
 
 // Where fields of struct virtio_net_hdr lie in a frame (virtio 1.2, 5.1.6).
 const (
@@ -116,16 +121,22 @@ func (p *pair) appendFrame(b *netio.TxBatch, c *virtio.Chain) (ok bool, err erro
 		return false, nil
 	}
 	first := len(b.Segs)
-	segs, err := p.tx.Vec(b.Segs, c.Read)
+	segs, err := p.tx.Vec(room(b.Segs), c.Read)
 	if err == virtio.ErrSegments {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	b.Segs = segs
+	b.Segs = b.Segs[:len(segs)]
 	b.Add(first, int(c.ReadLen), uint32(c.Head))
 	return true, nil
+}
+
+// room is segs with capacity for one chain.
+func room(segs []unix.Iovec) []unix.Iovec {
+	n := len(segs)
+	return segs[:n:min(n+maxPieces, cap(segs))]
 }
 
 // refuse gives c back unsent. It is rare, so it notifies by itself.
@@ -173,14 +184,14 @@ func (p *pair) appendBuffer(b *netio.RxBatch, c *virtio.Chain) error {
 		return p.rx.Faultf("receive buffer of %d bytes, less than the %d that are needed (5.1.6.3.1)", c.WriteLen, p.minBuffer)
 	}
 	first := len(b.Segs)
-	segs, err := p.rx.Vec(b.Segs, c.Write)
+	segs, err := p.rx.Vec(room(b.Segs), c.Write)
 	if err == virtio.ErrSegments {
-		return p.rx.Faultf("receive buffer in more than %d pieces", cap(b.Segs)-first)
+		return p.rx.Faultf("receive buffer in more than %d pieces", maxPieces)
 	}
 	if err != nil {
 		return err
 	}
-	b.Segs = segs
+	b.Segs = b.Segs[:len(segs)]
 	b.Add(first, int(c.WriteLen), uint32(c.Head))
 	return nil
 }
