@@ -90,6 +90,7 @@ func NewPump(port Port, q Queue, o Options) *Pump {
 		budget: max(o.Batch, burstFrames),
 		txb:    NewTxBatch(o.Batch),
 		rxb:    NewRxBatch(MaxBatch),
+		rxWant: MaxFrame + HeaderLen, // until a buffer tells its size
 		window: o.BusyPoll,
 	}
 	p.txb.Limit, p.rxb.Limit = publishBytes, publishBytes
@@ -155,7 +156,7 @@ func (p *Pump) run(done chan<- struct{}) {
 	defer runtime.UnlockOSThread()
 	defer close(done)
 
-	p.gone, p.rxWant = false, MaxFrame+HeaderLen
+	p.gone = false
 	for d := range p.dirs {
 		p.dirs[d] = direction{count: p.dirs[d].count}
 		p.port.DisarmKick(Dir(d))
