@@ -33,7 +33,7 @@ func Host(ctx context.Context) Report {
 	r.Memory = probeMemory(root)
 	r.Limits = probeLimits()
 	steps := []func(){
-		func() { r.probeKVM(root) },
+		func() { r.probeKVM(root, kvm.DefaultPath) },
 		func() { r.Net = probeNet(root) },
 	}
 	for _, step := range steps {
@@ -49,12 +49,12 @@ func Host(ctx context.Context) Report {
 }
 
 // probeKVM opens the device and asks KVM everything.
-func (r *Report) probeKVM(root fs.FS) {
+func (r *Report) probeKVM(root fs.FS, name string) {
 	k := &r.KVM
-	k.Device = probeDevice(root, kvm.DefaultPath)
+	k.Device = probeDevice(root, name)
 	k.Modules = kvmModules(root)
 	k.Nested = nested(root)
-	sys, err := kvm.Open("")
+	sys, err := kvm.Open(name)
 	if err != nil {
 		k.Device.Error = kvmReason(err)
 		k.Verdict = Verdict{Reason: "KVM can't be used: " + kvmReason(err), Cure: kvmCure(err)}

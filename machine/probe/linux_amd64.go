@@ -92,7 +92,7 @@ func Linux(sys *kvm.System) (Verdict, error) {
 			v.Detail = append(v.Detail, e.name+": KVM does not offer it")
 			continue
 		}
-		out, err := e.run(sys)
+		out, err := e.run(sys, timeLimit)
 		if err != nil {
 			return Verdict{}, fmt.Errorf("probe: test guest for %s: %w", e.name, err)
 		}
@@ -120,8 +120,9 @@ func (v *Verdict) explain(root fs.FS) {
 	v.Cure = "use a host with kvm_intel or kvm_amd; in a virtual machine, have its owner switch on nested virtualization"
 }
 
-// run carries out the experiment and returns "", or what went wrong in the guest.
-func (e experiment) run(sys *kvm.System) (string, error) {
+// run carries out the experiment within limit and returns "", or what went wrong in
+// the guest.
+func (e experiment) run(sys *kvm.System, limit time.Duration) (string, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	m, err := baremetal.New(sys, []byte(e.code), baremetal.Options{
@@ -133,7 +134,7 @@ func (e experiment) run(sys *kvm.System) (string, error) {
 	defer m.Close()
 	var late atomic.Bool
 	cpu := m.CPU
-	timer := time.AfterFunc(timeLimit, func() {
+	timer := time.AfterFunc(limit, func() {
 		late.Store(true)
 		cpu.Kick()
 	})
@@ -150,7 +151,7 @@ func watch(cpu *kvm.VCPU, late *atomic.Bool) (string, error) {
 		case err != nil:
 			return "", err
 		case exit.Reason == kvm.ExitIntr && late.Load():
-			return fmt.Sprintf("no result after %v", timeLimit), nil
+			return "no result in time", nil
 		case exit.Reason == kvm.ExitIntr:
 			continue
 		case exit.Reason == kvm.ExitIO:
