@@ -23,8 +23,12 @@ import (
 
 // kernelCommandLine: a panic or an oops ends QEMU (it has -no-reboot), so that
 // trouble in the host shows at once. The lockup watchdogs are off because a
-// busy machine makes emulated CPUs stand still for seconds.
-const kernelCommandLine = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+// busy machine makes emulated CPUs stand still for seconds. Transparent huge
+// pages are off because the kernel, when it makes one, takes pages of a guest
+// away for a moment: QEMU's SVM then loses its way if the guest takes an
+// interrupt through such a page, and the host dies of the guest's interrupt.
+const kernelCommandLine = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog " +
+	"rcupdate.rcu_cpu_stall_suppress=1 transparent_hugepage=never"
 
 // process is one QEMU.
 type process struct {

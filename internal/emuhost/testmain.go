@@ -4,10 +4,13 @@ package emuhost
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -56,59 +59,154 @@ func Main(m interface{ Run() int }, canRunLinux func() (ok bool, reason string))
 	os.Exit(2)
 }
 
-// runTestsEmulated runs this test binary on an emulated host and returns its
-// exit status.
+// runTestsEmulated runs this test binary's tests on an emulated host and returns
+// the exit status.
 func runTestsEmulated(reason string) int {
 	fmt.Fprintf(os.Stderr, "emuhost: these tests run on an emulated host: %s\n", reason)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer cancel()
-	code, err := runSelf(ctx)
+	r, err := newTestRunner()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "emuhost: %v\n", err)
-		if code <= 0 {
-			return 1
-		}
+		return 1
+	}
+	code, err := r.run(ctx)
+	if err = errors.Join(err, r.stop()); err != nil {
+		fmt.Fprintf(os.Stderr, "emuhost: %v\n", err)
+		return max(code, 1)
 	}
 	return code
 }
 
-func runSelf(ctx context.Context) (int, error) {
+// testRunner runs a test binary on emulated hosts.
+type testRunner struct {
+	binary, dir string
+	env         []string
+	host        *Host // nil: none runs yet
+}
+
+func newTestRunner() (*testRunner, error) {
 	binary, err := os.Executable()
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	env, err := Environment()
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
-	unlock, err := lockTests(ctx)
+	return &testRunner{binary: binary, dir: dir, env: env}, nil
+}
+
+// run runs the tests that the arguments choose, one top-level test at a time,
+// and returns the worst exit status. An emulator under load can take a host
+// down; then only one test must be repeated, on a new host.
+func (r *testRunner) run(ctx context.Context) (worst int, err error) {
+	tests, args, err := splitTests(ctx, r.binary, os.Args[1:])
 	if err != nil {
 		return -1, err
 	}
-	defer unlock()
-	h, err := AttachOrStart(ctx, Options{})
-	if err != nil {
-		return -1, err
+	for _, test := range tests {
+		code, err := r.runOne(ctx, append(slices.Clone(args), test...))
+		if err != nil && r.hostDied() && ctx.Err() == nil {
+			fmt.Fprintf(os.Stderr, "emuhost: %v\nemuhost: once more on a new host: %s\n", err, strings.Join(test, " "))
+			code, err = r.runOne(ctx, append(slices.Clone(args), test...))
+		}
+		if err != nil {
+			return code, err
+		}
+		worst = max(worst, code)
+		if code != 0 && slices.Contains(args, "-test.failfast=true") {
+			break
+		}
 	}
-	results := newResultFiles(h.Exchange())
+	return worst, nil
+}
+
+// hostDied tells whether the host has ended, and forgets it if so.
+func (r *testRunner) hostDied() bool {
+	if r.host == nil {
+		return false
+	}
+	select {
+	case <-r.host.Done():
+		_ = r.stop() // of a dead host only the temporary files are left
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *testRunner) stop() error {
+	if r.host == nil {
+		return nil
+	}
+	h := r.host
+	r.host = nil
+	return h.Stop()
+}
+
+// runOne runs the test binary with the given arguments.
+func (r *testRunner) runOne(ctx context.Context, args []string) (int, error) {
+	if r.host == nil {
+		h, err := AttachOrStart(ctx, Options{})
+		if err != nil {
+			return -1, err
+		}
+		r.host = h
+	}
+	results := newResultFiles(r.host.Exchange())
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, syscall.SIGQUIT) // the go command asks for stack traces with it
 	defer signal.Stop(quit)
-	code, err := h.Run(ctx, Cmd{
-		Path: binary, Args: results.rewrite(os.Args[1:]), Dir: dir, Env: env,
+	code, err := r.host.Run(ctx, Cmd{
+		Path: r.binary, Args: results.rewrite(args), Dir: r.dir, Env: r.env,
 		Stdout: os.Stdout, Stderr: os.Stderr, Signals: systemSignals(ctx, quit),
 	})
-	if collectErr := results.collect(); err == nil {
-		err = collectErr
+	return code, errors.Join(err, results.collect())
+}
+
+const runFlag, listFlag = "-test.run=", "-test.list="
+
+// splitTests returns the arguments that choose each of the tests that args
+// choose, and the other arguments. A run that does more than test (benchmarks,
+// fuzzing, profiles, which would overwrite each other) is not split.
+func splitTests(ctx context.Context, binary string, args []string) (tests [][]string, rest []string, err error) {
+	whole := slices.ContainsFunc(args, func(a string) bool {
+		return slices.ContainsFunc(append(resultFlags, "list", "bench", "fuzz"), func(f string) bool {
+			return strings.HasPrefix(a, "-test."+f+"=")
+		})
+	})
+	if whole {
+		return [][]string{nil}, args, nil
 	}
-	if stopErr := h.Stop(); err == nil {
-		err = stopErr
+	pattern := "."
+	for _, a := range args {
+		if p, ok := strings.CutPrefix(a, runFlag); ok {
+			pattern = p
+			continue
+		}
+		rest = append(rest, a)
 	}
-	return code, err
+	top, sub, hasSub := strings.Cut(pattern, "/")
+	list := exec.CommandContext(ctx, binary, listFlag+top)
+	list.Env = append(os.Environ(), InsideVariable+"=1") // Main runs it here
+	list.Stderr = os.Stderr
+	names, err := list.Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the tests: %w", err)
+	}
+	for name := range strings.Lines(string(names)) {
+		one := runFlag + "^" + strings.TrimSpace(name) + "$"
+		if hasSub {
+			one += "/" + sub
+		}
+		tests = append(tests, []string{one})
+	}
+	return tests, rest, nil
 }
 
 // Environment returns this process's environment for a command on an emulated

@@ -84,7 +84,12 @@ func script(t *testing.T, text string) string {
 // scripted are the arguments for a guest that runs a script.
 func scripted(t *testing.T, text string, more ...string) []string {
 	t.Helper()
-	return append([]string{"run", "-a", "quiet", "-i", "default", "-i", script(t, text)}, more...)
+	cmdline := "quiet"
+	if onEmulatedHost() {
+		// There a vCPU may stand still for longer than the kernel's watchdogs allow.
+		cmdline += " rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60"
+	}
+	return append([]string{"run", "-a", cmdline, "-i", "default", "-i", script(t, text)}, more...)
 }
 
 // vm is one run of govmm.
