@@ -58,6 +58,7 @@ func (c *Console) Start(do func(Command)) error {
 		return nil
 	}
 	c.do = do
+	c.in.look() // before Raw: if the foreground comes between the two, that shows
 	if err := c.tty.Raw(); err != nil {
 		return err
 	}
