@@ -4,7 +4,10 @@ package porttest
 
 import (
 	"bytes"
+	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/govmm/govmm/devices/netio"
 	"pgregory.net/rapid"
@@ -110,11 +113,24 @@ func testRxBackPressure(t *testing.T, mk Make, c Config) {
 	if n := w.guestRecv(); n != 0 {
 		t.Fatalf("%d frames without a buffer", n)
 	}
+	// The frames that wait must not keep the pump awake.
+	before := w.pump.Counters().Wakeups
+	const others = 5
+	for range others {
+		w.guestSend(1, 200, true)
+		w.await("the other direction", func() bool { w.hostRecv(); return w.tx.came == w.tx.sent })
+	}
+	if n := w.pump.Counters().Wakeups - before; n > 4*others {
+		t.Errorf("%d wake-ups for %d frames while receiving is stalled", n, others)
+	}
 	// A trickle of buffers, each with the kick that the device asks for.
 	for range 10 {
 		w.post(1, true)
 	}
 	w.drain()
+	// When the stall is over, a frame by itself wakes the pump.
+	w.hostSend(1, 200)
+	w.await("a frame after the stall", func() bool { return w.guestRecv() == 1 })
 	w.pump.Stop()
 	if got := w.pump.Counters().RX; got.StalledNs == 0 || got.Frames != w.rx.sent {
 		t.Errorf("counters = %+v, %d frames were sent", got, w.rx.sent)
@@ -206,10 +222,22 @@ func testStopStart(t *testing.T, mk Make, c Config) {
 	if got.TX.Frames != w.tx.sent || got.RX.Frames != w.rx.sent || got.Stops != stops+1 {
 		t.Errorf("counters = %+v; %d frames to the host and %d to the guest were sent", got, w.tx.sent, w.rx.sent)
 	}
-	// All that wasn't used is back: the port gives out what a fresh one would.
+}
+
+// testStopReleases: what the pump has reserved is the guest's again after Stop.
+func testStopReleases(t *testing.T, mk Make, c Config) {
+	w := newWorld(t, t, mk(t, c), netio.Options{}, nil)
+	const buffers = 10
+	w.post(buffers, false)
+	w.start()
+	for range 2 { // when the second comes out, receiving has had its first turn
+		w.guestSend(1, 100, true)
+		w.await("a frame", func() bool { w.hostRecv(); return w.tx.came == w.tx.sent })
+	}
+	w.pump.Stop()
 	b := netio.NewRxBatch(netio.MaxBatch)
-	if err := w.port.RxReserve(b, 1); err != nil || len(b.Bufs) == 0 {
-		t.Errorf("after Stop RxReserve gives %d buffers, %v", len(b.Bufs), err)
+	if err := w.port.RxReserve(b, 1<<30); err != nil || len(b.Bufs) != buffers {
+		t.Errorf("%d of %d buffers are there after Stop, %v", len(b.Bufs), buffers, err)
 	}
 	w.port.RxRelease(b)
 }
@@ -355,6 +383,74 @@ func (h *hooks) DisarmKick(d netio.Dir) {
 	h.at()
 	defer h.at()
 	h.Port.DisarmKick(d)
+}
+
+// testWakeupPoints: there is no moment at which what the guest or the host does
+// goes unnoticed. One thing happens at one of the points between the calls that
+// the pump makes, each of them in turn, and nothing after it.
+func testWakeupPoints(t *testing.T, mk Make, c Config) {
+	for name, event := range map[string]struct {
+		setup, act func(*world)
+		done       func(*world) bool
+	}{
+		"a frame to send": {
+			func(*world) {},
+			func(w *world) { w.guestSend(1, 100, true) },
+			func(w *world) bool { return w.hostRecv() == 1 },
+		},
+		"buffers": {
+			func(w *world) { w.hostSend(1, 100) },
+			func(w *world) { w.post(1<<20, true) },
+			func(w *world) bool { return w.guestRecv() == 1 },
+		},
+		"a frame to receive": {
+			func(w *world) { w.post(1<<20, true) },
+			func(w *world) { w.hostSend(1, 100) },
+			func(w *world) bool { return w.guestRecv() == 1 },
+		},
+		"room for a frame": {
+			func(*world) {},
+			func(w *world) { w.near.InjectSendAgain(2); w.guestSend(1, 100, true) },
+			func(w *world) bool { return w.hostRecv() == 1 },
+		},
+	} {
+		// Nothing happens but what was set up: count the points before the sleep.
+		points := 0
+		for point := -1; point < points; point++ {
+			var calls atomic.Int32
+			var w *world
+			at := func() {
+				if int(calls.Add(1)) == point+1 {
+					event.act(w)
+				}
+			}
+			w = newWorld(t, t, mk(t, c), netio.Options{}, func(w *world) netio.Port { return &hooks{Port: w.port, at: at} })
+			event.setup(w)
+			w.start()
+			if point < 0 {
+				points = settled(&calls)
+			} else {
+				w.await(fmt.Sprintf("%s at point %d", name, point), func() bool { return event.done(w) })
+			}
+			w.pump.Stop()
+		}
+		if points < 10 {
+			t.Errorf("%s: %d points only", name, points)
+		}
+	}
+}
+
+// settled returns the value that n has when it doesn't change any more. If it
+// is wrong, because the machine is busy, the caller tests less.
+func settled(n *atomic.Int32) int {
+	for last := int32(-1); ; {
+		now := n.Load()
+		if now == last {
+			return int(now)
+		}
+		last = now
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // testWakeups: whatever the guest and the host do at whatever moment, with the
