@@ -222,10 +222,16 @@ func TestRoutingErrors(t *testing.T) {
 	}
 }
 
-// TestHyperVSINTRoute runs where KVM has the Hyper-V SynIC; elsewhere the kernel
-// must refuse to enable it.
-func TestHyperVSINTRoute(t *testing.T) {
-	m := apicMachine(t, baremetal.Options{IRQChip: true})
+// TestHyperVSynIC enables the SynIC, gives a SINT a GSI and lets the guest write a
+// SynIC register, which exits. Where KVM has no SynIC it must refuse to enable it.
+func TestHyperVSynIC(t *testing.T) {
+	const scontrol = 0x40000080 // HV_X64_MSR_SCONTROL
+	o := baremetal.Options{Level: baremetal.Kernel, IRQChip: true}
+	m := apicMachine(t, o,
+		"\xb9\x80\x00\x00\x40",         // mov ecx, scontrol
+		"\xb8\x01\x00\x00\x00\x31\xd2", // mov eax, 1; xor edx, edx
+		"\x0f\x30",                     // wrmsr
+		done)
 	n, err := m.VM.CheckExtension(kvm.CapHyperVSynIC2)
 	check(t, err)
 	err = m.CPU.EnableCap(kvm.CapHyperVSynIC2)
@@ -236,6 +242,28 @@ func TestHyperVSINTRoute(t *testing.T) {
 		return
 	}
 	check(t, m.VM.SetGSIRouting([]kvm.Route{{GSI: 50, Target: kvm.HyperVSINTRoute{VCPU: 0, SINT: 2}}}))
+	check(t, m.VM.IRQFD(newEventFD(t), 50, kvm.IRQFDOptions{}))
+	leaves, err := m.CPU.SupportedHyperVCPUID()
+	check(t, err)
+	check(t, m.CPU.SetCPUID(leaves))
+	e := runOnce(t, m)
+	if e.Reason != kvm.ExitHyperV {
+		t.Fatalf("exit %v", e)
+	}
+	if h := e.HyperV(); h.Type != kvm.HyperVSynIC || h.SynIC.MSR != scontrol || h.SynIC.Control != 1 {
+		t.Errorf("%+v", h)
+	}
+	runToDone(t, m, unexpected(t))
+
+	fd := newEventFD(t)
+	check(t, m.VM.HyperVEventFD(0x1234, fd))
+	if m.VM.HyperVEventFD(0x1234, fd) == nil {
+		t.Error("a connection got two eventfds")
+	}
+	check(t, m.VM.HyperVEventFD(0x1234, -1))
+	if err := m.VM.HyperVEventFD(1<<24, fd); err == nil {
+		t.Error("a connection id of 25 bits was accepted")
+	}
 }
 
 func TestIRQChipState(t *testing.T) {
