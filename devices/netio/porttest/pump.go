@@ -107,6 +107,10 @@ func testGSO(t *testing.T, mk Make, c Config) {
 func testRxBackPressure(t *testing.T, mk Make, c Config) {
 	w := newWorld(t, t, mk(t, c), netio.Options{}, nil)
 	w.start()
+	// One frame fits, so that the pump waits for the wire before it waits for us.
+	w.post((c.Window+c.BufSize-1)/c.BufSize, true)
+	w.hostSend(1, 200)
+	w.await("the first frame", func() bool { return w.guestRecv() == 1 })
 	for w.hostSend(1, 200) == 1 {
 	}
 	w.await("a stall", func() bool { return w.pump.Counters().RX.Stalls > 0 })
