@@ -196,6 +196,15 @@ func TestResultFile(t *testing.T) {
 	}
 }
 
+func TestMistypedVariable(t *testing.T) {
+	c := command(t, "end:poweroff", "run", "bzImage")
+	c.Env = append(c.Env, "GOVMM_MEMROY=1G", "GOVMM_SOMETHING_ELSE=1")
+	o := run(t, c)
+	if o.code != 0 || !strings.Contains(o.stderr, "name=GOVMM_MEMROY meant=GOVMM_MEMORY") || strings.Count(o.stderr, "unknown variable") != 1 {
+		t.Errorf("code %d, %s", o.code, o.stderr)
+	}
+}
+
 func TestLogFormat(t *testing.T) {
 	c := command(t, "close-fails", "run", "bzImage", "--log-format", "json")
 	line, _, _ := strings.Cut(strings.TrimPrefix(run(t, c).stderr, "CLOSED\n"), "\n")

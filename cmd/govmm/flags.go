@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/govmm/govmm/internal/suggest"
 	"github.com/govmm/govmm/machine"
 	"github.com/govmm/govmm/machine/conf"
 	"github.com/spf13/cobra"
@@ -148,6 +149,26 @@ func (o *runOptions) fromEnv(fs *pflag.FlagSet, lookup func(string) (string, boo
 		}
 	})
 	return failed
+}
+
+// mistyped returns the variables of environ that look like one of govmm's and are
+// none, each with the one that was meant. Other variables that begin as govmm's
+// do are somebody else's.
+func mistyped(fs *pflag.FlagSet, environ []string) map[string]string {
+	var known []string
+	fs.VisitAll(func(f *pflag.Flag) { known = append(known, strings.TrimPrefix(envName(f.Name), conf.EnvPrefix)) })
+	meant := map[string]string{}
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		rest, ours := strings.CutPrefix(name, conf.EnvPrefix)
+		if !ours || slices.Contains(known, rest) {
+			continue
+		}
+		if near := suggest.Nearest(rest, known); near != "" {
+			meant[name] = conf.EnvPrefix + near
+		}
+	}
+	return meant
 }
 
 func envName(flag string) string {

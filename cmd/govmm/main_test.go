@@ -317,6 +317,19 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestKernelRefused: the real machine refuses what is no kernel, before it needs
+// KVM.
+func TestKernelRefused(t *testing.T) {
+	files := map[string]string{"empty": "", "short": "MZ", "text": strings.Repeat("not a kernel\n", 10000), "folder/README": ""}
+	for _, kernel := range []string{"none", "empty", "short", "text", "folder", "/dev/null", "/dev/zero", "/proc/self/mem", "folder/README/x"} {
+		c := command(t, "real", "run", kernel)
+		writeFiles(t, c.Dir, files)
+		if o := run(t, c); o.code != 121 || !strings.Contains(o.lastLine(), kernel) || o.stdout != "" {
+			t.Errorf("%s: code %d, %s", kernel, o.code, o.stderr)
+		}
+	}
+}
+
 func TestEnds(t *testing.T) {
 	tests := []struct {
 		mode string

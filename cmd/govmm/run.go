@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"syscall"
+	"time"
 
 	"github.com/govmm/govmm/internal/result"
 	"github.com/govmm/govmm/internal/term"
@@ -85,6 +87,9 @@ func (a *app) setUp(c *cobra.Command, o *runOptions) error {
 		return err
 	}
 	a.log = log
+	for name, meant := range mistyped(c.Flags(), os.Environ()) {
+		log.Warn("unknown variable in the environment", "name", name, "meant", meant)
+	}
 	if !o.dryRun {
 		a.record, err = openRecord(o.result)
 	}
@@ -188,7 +193,7 @@ func (a *app) boot(parent context.Context, cfg machine.Config) result.Result {
 	if err != nil {
 		return result.OfError(err)
 	}
-	r := a.runVM(ctx, m)
+	r := a.runVM(ctx, m, cfg.Timeout)
 	if err := m.Close(); err != nil {
 		a.log.Error("cleaning up after the VM", "err", err)
 		if r.Code == 0 {
@@ -199,7 +204,7 @@ func (a *app) boot(parent context.Context, cfg machine.Config) result.Result {
 }
 
 // runVM runs a VM that is made, with the user's terminal in raw mode.
-func (a *app) runVM(ctx context.Context, m vm) result.Result {
+func (a *app) runVM(ctx context.Context, m vm, timeout time.Duration) result.Result {
 	if ctx.Err() != nil { // a signal came while the VM was made
 		return result.OfContext(ctx)
 	}
@@ -212,7 +217,16 @@ func (a *app) runVM(ctx context.Context, m vm) result.Result {
 		}
 	}
 	defer a.restoreTerminal()
+	if timeout > 0 { // the VM ends by itself; this is for one that is stuck
+		late := a.endAfter(timeout+2*grace, result.Of(result.Timeout, "--timeout %v ran out, and the VM did not end in time", timeout))
+		defer late.Stop()
+	}
 	return m.Run(ctx)
+}
+
+// endAfter ends the command with r after some time, whatever else it does.
+func (a *app) endAfter(d time.Duration, r result.Result) *time.Timer {
+	return time.AfterFunc(d, func() { os.Exit(a.end(r)) })
 }
 
 // tell writes a message to the user. If nobody can read it, that is no harm.
@@ -223,8 +237,9 @@ func (a *app) command(c term.Command, m vm) {
 	switch c {
 	case term.Quit:
 		m.Quit()
-	case term.Help:
-		a.tell("\n" + term.HelpText)
+		a.endAfter(grace, result.Of(result.Bug, "the VM did not end after Ctrl-A x; please report it, with the output of --log-level debug"))
+	case term.Help: // apart, because nothing must keep the next command from being read
+		a.guard(func() { a.tell("\n" + term.HelpText) })
 	}
 }
 

@@ -104,6 +104,7 @@ func TestSecondSignal(t *testing.T) {
 
 // TestStuckAfterSignal: it is left behind after a while, too.
 func TestStuckAfterSignal(t *testing.T) {
+	t.Parallel()
 	p := start(t, command(t, "stuck", "run", "bzImage"))
 	expect(t, p.stdout, "READY")
 	p.signal(t, unix.SIGTERM)

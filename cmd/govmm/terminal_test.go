@@ -110,13 +110,23 @@ func TestTerminalQuitPanics(t *testing.T) {
 	s.ends(t, 123)
 }
 
+// TestTerminalQuitStuck: the user gets out even if the VM does not end.
+func TestTerminalQuitStuck(t *testing.T) {
+	t.Parallel()
+	s := startSession(t, command(t, "stuck", "run", "bzImage"))
+	expect(t, s.user, "READY")
+	s.typed(t, "\x01x")
+	expect(t, s.user, "reason=bug code=123", "did not end after Ctrl-A x")
+	s.ends(t, 123)
+}
+
 // TestTerminalRestored: each way that a run can end leaves the terminal as it was.
 func TestTerminalRestored(t *testing.T) {
 	for mode, code := range map[string]int{
-		"end:poweroff": 0, "end:panic": 116, "refuse": 121, "close-fails": 122, "panic-new": 123, "panic-run": 123, "prompt": 0,
+		"real": 121, "end:poweroff": 0, "end:panic": 116, "refuse": 121, "close-fails": 122, "panic-new": 123, "panic-run": 123, "prompt": 0,
 	} {
 		t.Run(mode, func(t *testing.T) {
-			s := startSession(t, command(t, mode, "run", "bzImage"))
+			s := startSession(t, command(t, mode, "run", "/dev/null"))
 			expect(t, s.user, "govmm: reason=")
 			s.ends(t, code)
 		})

@@ -27,11 +27,10 @@ type Console struct {
 	do  func(Command)
 
 	// For a terminal: what was typed and not read yet.
-	mu      sync.Mutex
-	more    sync.Cond // typed or err has changed
-	typed   []byte
-	err     error // why nothing follows typed
-	reading sync.WaitGroup
+	mu    sync.Mutex
+	more  sync.Cond // typed or err has changed
+	typed []byte
+	err   error // why nothing follows typed
 }
 
 // NewConsole returns a Console that reads from the file descriptor fd, which it
@@ -62,10 +61,8 @@ func (c *Console) Start(do func(Command)) error {
 	if err := c.tty.Raw(); err != nil {
 		return err
 	}
-	c.reading.Add(1)
 	go func() {
 		defer c.recovered()
-		defer c.reading.Done()
 		c.pump()
 	}()
 	return nil
@@ -145,17 +142,13 @@ func (c *Console) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close puts the terminal back and ends Read. It may be called more than once,
-// but not from within do.
+// Close puts the terminal back and ends Read and, for which it does not wait, the
+// Console's goroutine. It may be called more than once, from anywhere.
 func (c *Console) Close() error {
 	var restored error
 	if c.tty != nil {
 		restored = c.tty.Close()
-	}
-	closed := c.in.Close()
-	c.reading.Wait()
-	if c.tty != nil { // also if it was never started
 		c.add(nil, io.EOF)
 	}
-	return errors.Join(restored, closed)
+	return errors.Join(restored, c.in.Close())
 }

@@ -29,9 +29,9 @@ type Input struct {
 	away     bool      // the process was in the background when Read last looked
 	returned func()    // called when it is not any more; may be nil
 
-	mu     sync.Mutex
-	closed bool
-	reads  sync.WaitGroup // Reads on their way
+	mu      sync.Mutex
+	closed  bool
+	readers int // Reads on their way; the last of them closes wake[0] after Close
 }
 
 // NewInput returns an Input that reads from the file descriptor fd, which it does
@@ -47,14 +47,10 @@ func NewInput(fd int) (*Input, error) {
 // Read implements io.Reader. The end of the file, a terminal that is gone and
 // Close all give io.EOF.
 func (in *Input) Read(p []byte) (int, error) {
-	in.mu.Lock()
-	if in.closed {
-		in.mu.Unlock()
+	if !in.enter() {
 		return 0, io.EOF
 	}
-	in.reads.Add(1)
-	in.mu.Unlock()
-	defer in.reads.Done()
+	defer in.leave()
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -113,16 +109,39 @@ func (in *Input) wait() (ready bool, err error) {
 	return len(fds) > 1 && fds[1].Revents != 0, nil
 }
 
-// Close ends all Reads, now and later, and waits for them.
+// enter begins a Read, unless Close was called.
+func (in *Input) enter() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed {
+		return false
+	}
+	in.readers++
+	return true
+}
+
+func (in *Input) leave() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.readers--
+	if in.closed && in.readers == 0 {
+		_ = unix.Close(in.wake[0]) // a pipe's close does not fail
+	}
+}
+
+// Close ends all Reads, now and later. It does not wait for them: if another
+// process reads the same file, it may take the data that a Read was just told of,
+// and that Read waits for the next.
 func (in *Input) Close() error {
 	in.mu.Lock()
-	closed := in.closed
-	in.closed = true
-	in.mu.Unlock()
-	if closed {
+	defer in.mu.Unlock()
+	if in.closed {
 		return nil
 	}
+	in.closed = true
 	err := unix.Close(in.wake[1]) // hangs up wake[0]
-	in.reads.Wait()
-	return errors.Join(err, unix.Close(in.wake[0]))
+	if in.readers == 0 {
+		err = errors.Join(err, unix.Close(in.wake[0]))
+	}
+	return err
 }
