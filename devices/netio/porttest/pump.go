@@ -109,6 +109,7 @@ func testRxBackPressure(t *testing.T, mk Make, c Config) {
 	w.start()
 	// One frame fits, so that the pump waits for the wire before it waits for us.
 	w.post((c.Window+c.BufSize-1)/c.BufSize, true)
+	w.await("an empty wire", func() bool { return w.pump.Counters().RX.Again > 0 })
 	w.hostSend(1, 200)
 	w.await("the first frame", func() bool { return w.guestRecv() == 1 })
 	for w.hostSend(1, 200) == 1 {
