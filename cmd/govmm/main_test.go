@@ -154,9 +154,14 @@ func command(t *testing.T, mode string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	c := exec.CommandContext(ctx, os.Args[0], args...)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(ctx, self, args...)
 	c.Dir = t.TempDir()
-	c.Env = append(os.Environ(), testMain+"="+mode, "XDG_CONFIG_HOME="+c.Dir)
+	// The race detector would let each process sleep for a second at its end.
+	c.Env = append(os.Environ(), testMain+"="+mode, "XDG_CONFIG_HOME="+c.Dir, "GORACE=atexit_sleep_ms=0")
 	return c
 }
 

@@ -218,8 +218,9 @@ func TestTerminalOutputElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, r, "READY")
-	s.typed(t, "a\x01x")
+	s.typed(t, "a")
 	expect(t, r, "<61>")
+	s.typed(t, "\x01x")
 	expect(t, s.user, "reason=stopped")
 	s.ends(t, 0)
 }
