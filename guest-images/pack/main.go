@@ -58,9 +58,13 @@ func pack(base, initProgram, root string, programs []string, output string) erro
 	if err != nil {
 		return err
 	}
+	image, err := compress(initramfs.Concat(archive, segment))
+	if err != nil {
+		return err
+	}
 	temporary := filepath.Join(filepath.Dir(output), fmt.Sprintf(".%s.%d", filepath.Base(output), os.Getpid()))
 	defer os.Remove(temporary)
-	if err := os.WriteFile(temporary, initramfs.Concat(archive, segment), 0o644); err != nil {
+	if err := os.WriteFile(temporary, image, 0o644); err != nil {
 		return err
 	}
 	return os.Rename(temporary, output)

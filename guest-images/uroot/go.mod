@@ -47,7 +47,6 @@ tool (
 	github.com/u-root/u-root/cmds/core/netcat
 	github.com/u-root/u-root/cmds/core/netstat
 	github.com/u-root/u-root/cmds/core/nohup
-	github.com/u-root/u-root/cmds/core/pci
 	github.com/u-root/u-root/cmds/core/pidof
 	github.com/u-root/u-root/cmds/core/poweroff
 	github.com/u-root/u-root/cmds/core/printenv
@@ -81,7 +80,6 @@ tool (
 	github.com/u-root/u-root/cmds/core/unshare
 	github.com/u-root/u-root/cmds/core/uptime
 	github.com/u-root/u-root/cmds/core/wc
-	github.com/u-root/u-root/cmds/core/wget
 	github.com/u-root/u-root/cmds/core/which
 	github.com/u-root/u-root/cmds/core/xargs
 	github.com/u-root/u-root/cmds/core/yes

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/govmm/govmm/internal/initramfs"
 )
@@ -92,8 +93,10 @@ func makeInitrd(o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, fmt.Sprintf("initrd-%x.cpio", sha256.Sum256(initrd))[:len("initrd-")+16]+".cpio")
-	if _, err := os.Stat(path); err == nil {
+	sum := sha256.Sum256(initrd)
+	path := filepath.Join(dir, fmt.Sprintf("initrd-%x.cpio", sum[:8]))
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err == nil {
 		return path, nil
 	}
 	removeOldInitrds(dir)
@@ -105,12 +108,17 @@ func makeInitrd(o Options) (string, error) {
 	return path, os.Rename(temporary, path)
 }
 
+// initrdLife is how long an initrd stays in the cache after a newer one was
+// made: longer than any QEMU takes to read it.
+const initrdLife = time.Hour
+
 // removeOldInitrds keeps the cache from growing with each change of the agent.
-// A host that runs has read its initrd already.
 func removeOldInitrds(dir string) {
 	old, _ := filepath.Glob(filepath.Join(dir, "initrd-*.cpio"))
 	for _, path := range old {
-		_ = os.Remove(path)
+		if stat, err := os.Stat(path); err == nil && time.Since(stat.ModTime()) > initrdLife {
+			_ = os.Remove(path)
+		}
 	}
 }
 

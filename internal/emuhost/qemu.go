@@ -174,7 +174,7 @@ func lastLines(text string, n int) string {
 }
 
 // keptLogs is how many console logs stay in the cache.
-const keptLogs = 10
+const keptLogs = 40
 
 // newConsoleLog names a new console log and removes the oldest ones.
 func newConsoleLog() (string, error) {

@@ -30,7 +30,7 @@ func BaseImage() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	image := filepath.Join(cache, "images", "uroot-"+runtime.GOARCH+".cpio")
+	image := filepath.Join(cache, "images", "uroot-"+runtime.GOARCH+".cpio.lz4")
 	_, err = os.Stat(image)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("the guest image %s does not exist yet: run `make images`, or give an initrd", image)
@@ -43,8 +43,8 @@ func BaseImage() (string, error) {
 
 // Default returns the initrd of a kernel for which the user gave none, as
 // segments that are to be loaded one after the other, each at a multiple of 4
-// bytes: the base image, and the modules that this kernel needs for govmm's
-// devices. A kernel without a module tree gets the base image alone, for it may
+// bytes: the modules that this kernel needs for govmm's devices, and the base
+// image. A kernel without a module tree gets the base image alone, for it may
 // have everything built in. kernel is the path of the image, version its
 // release string (see FindTree).
 func Default(kernel, version string) ([][]byte, error) {
@@ -67,5 +67,5 @@ func Default(kernel, version string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return [][]byte{base, modules}, nil
+	return [][]byte{modules, base}, nil
 }
