@@ -503,8 +503,14 @@ func TestArmKick(t *testing.T) {
 			if !f.driver.KickNeeded() {
 				t.Error("no kick after ArmKick")
 			}
-			if f.device.Unfetch(0); !f.device.Pending() {
+			if !f.device.Pending() {
 				t.Error("not pending")
+			}
+			next()
+			f.device.DisarmKick()
+			post()
+			if f.driver.KickNeeded() {
+				t.Error("kick although none is asked for any more")
 			}
 		})
 	}
