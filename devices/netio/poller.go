@@ -32,6 +32,13 @@ const (
 	tokenStop
 )
 
+// watchErrors is what of a backend is always watched. Errors are reported
+// unasked, but the deletion of a tap wakes the waiters with the kinds of event
+// that data has, and epoll ignores a wake-up of kinds that nobody asked for.
+// This one is among them and a tap never has it, so that frames don't end the
+// wait.
+const watchErrors = unix.EPOLLPRI
+
 // readiness is why wait returned.
 type readiness struct {
 	rxKick, txKick bool
@@ -107,7 +114,7 @@ func (p *poller) wait(readable, writable bool) (r readiness, err error) {
 // watch sets what of the backend ends a wait. The kernel looks at once whether
 // it is so already.
 func (p *poller) watch(readable, writable bool) error {
-	var interest uint32
+	interest := uint32(watchErrors)
 	if readable {
 		interest |= unix.EPOLLIN
 	}
