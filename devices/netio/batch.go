@@ -267,8 +267,13 @@ func (b *RxBatch) Compact() {
 // SetHeader writes p into the frame f from byte off of its header on, wherever
 // the guest has put that. A NIC with virtio headers needs it for num_buffers.
 func (b *RxBatch) SetHeader(f *RxFrame, off uint64, p []byte) {
+	guestmem.ScatterAt(b.Vec(f), off, p)
+}
+
+// Vec returns the iovecs of the buffers that hold f.
+func (b *RxBatch) Vec(f *RxFrame) []unix.Iovec {
 	first, last := &b.Bufs[f.Buf], &b.Bufs[f.Buf+f.NBuf-1]
-	guestmem.ScatterAt(b.Segs[first.Seg:last.Seg+last.NSeg], off, p)
+	return b.Segs[first.Seg : last.Seg+last.NSeg]
 }
 
 // tooSmall is the fault of a guest whose buffers can never hold a frame.
