@@ -32,6 +32,7 @@ var layers = []struct {
 	{"cmd/", []string{"machine", "machine/probe", "internal/"}},
 	{"scripts/", []string{"machine/probe", "kvm", "internal/"}},
 	{"guest-images/", []string{"internal/"}},
+	{"tests/", []string{"kvm", "boot", "machine/probe", "internal/"}},
 	{"machine", []string{"kvm", "boot", "devices/", "internal/", "machine/"}},
 	{"boot", []string{"internal/"}},
 	{"kvm", []string{"kvm"}},

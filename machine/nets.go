@@ -3,12 +3,14 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 
 	"github.com/govmm/govmm/devices/netio"
+	"github.com/govmm/govmm/devices/netio/pcap"
 	"github.com/govmm/govmm/devices/netio/tap"
 	virtionet "github.com/govmm/govmm/devices/virtio/net"
 	"github.com/govmm/govmm/internal/result"
@@ -53,8 +55,20 @@ func (n *nic) open(log *slog.Logger) error {
 		}
 		o.Addrs = []netip.Prefix{addr}
 	}
-	n.backend, err = tap.Open(o)
-	return err
+	t, err := tap.Open(o)
+	if err != nil {
+		return err
+	}
+	n.backend = t
+	if n.cfg.Pcap == "" {
+		return nil
+	}
+	captured, err := pcap.Open(t, n.cfg.Pcap, log)
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	n.backend = captured
+	return nil
 }
 
 // newDevice makes the NIC's device for one boot.

@@ -151,6 +151,8 @@ func (s *session) result(status wire.Status, cause error) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case status.Ended:
+		return status.Code, &hostError{text: status.Error, cause: errHostGone}
 	case status.Error != "":
 		return status.Code, errors.New(status.Error)
 	case cause != nil:

@@ -240,7 +240,7 @@ func (p *proxy) run(ctx context.Context, id uint32, c *proxied, spec wire.Spec) 
 	code, err := p.host.Run(ctx, cmd)
 	c.stdin.Close()
 	if err != nil && ctx.Err() == nil {
-		return wire.Status{Code: code, Error: err.Error()}
+		return wire.Status{Code: code, Error: err.Error(), Ended: errors.Is(err, errHostGone)}
 	}
 	return wire.Status{Code: code}
 }

@@ -3,15 +3,19 @@
 package emuhost
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/govmm/govmm/internal/initramfs"
@@ -71,18 +75,18 @@ func runTestsEmulated(reason string) int {
 		return 1
 	}
 	code, err := r.run(ctx)
-	if err = errors.Join(err, r.stop()); err != nil {
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "emuhost: %v\n", err)
 		return max(code, 1)
 	}
 	return code
 }
 
-// testRunner runs a test binary on emulated hosts.
+// testRunner runs a test binary on emulated hosts, one for each of the machine's
+// CPUs: an emulated host has one CPU itself.
 type testRunner struct {
 	binary, dir string
 	env         []string
-	host        *Host // nil: none runs yet
 }
 
 func newTestRunner() (*testRunner, error) {
@@ -101,72 +105,137 @@ func newTestRunner() (*testRunner, error) {
 	return &testRunner{binary: binary, dir: dir, env: env}, nil
 }
 
-// run runs the tests that the arguments choose, one top-level test at a time,
-// and returns the worst exit status. An emulator under load can take a host
-// down; then only one test must be repeated, on a new host.
+// run runs the tests that the arguments choose, each top-level test by itself,
+// and returns the worst exit status.
 func (r *testRunner) run(ctx context.Context) (worst int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	tests, args, err := splitTests(ctx, r.binary, os.Args[1:])
 	if err != nil {
 		return -1, err
 	}
+	queue := make(chan []string, len(tests))
 	for _, test := range tests {
-		code, err := r.runOne(ctx, append(slices.Clone(args), test...))
-		if err != nil && r.hostDied() && ctx.Err() == nil {
-			fmt.Fprintf(os.Stderr, "emuhost: %v\nemuhost: once more on a new host: %s\n", err, strings.Join(test, " "))
-			code, err = r.runOne(ctx, append(slices.Clone(args), test...))
-		}
-		if err != nil {
-			return code, err
-		}
-		worst = max(worst, code)
-		if code != 0 && slices.Contains(args, "-test.failfast=true") {
-			break
-		}
+		queue <- append(slices.Clone(args), test...)
 	}
-	return worst, nil
+	close(queue)
+	failFast := slices.Contains(args, "-test.failfast=true")
+	var (
+		mu      sync.Mutex // guards worst, err and the output
+		workers sync.WaitGroup
+	)
+	for i := range min(len(tests), runtime.NumCPU()) {
+		workers.Go(func() {
+			w := &worker{runner: r, first: i == 0, alone: len(tests) == 1, output: &mu}
+			defer w.stop()
+			for args := range queue {
+				code, testErr := w.test(ctx, args)
+				mu.Lock()
+				worst, err = max(worst, code), errors.Join(err, testErr)
+				mu.Unlock()
+				if ctx.Err() != nil || code != 0 && failFast {
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return worst, err
+}
+
+// worker runs tests one after the other on a host of its own.
+type worker struct {
+	runner *testRunner
+	first  bool        // takes the host that is kept for many commands, if there is one
+	alone  bool        // its output need not be kept apart from others'
+	output *sync.Mutex // held to write a test's output
+	host   *Host       // nil: none runs
+}
+
+// test runs the test binary. A busy machine can take an emulated host down; then
+// the test is repeated, once, on a new host.
+func (w *worker) test(ctx context.Context, args []string) (int, error) {
+	code, err := w.attempt(ctx, args)
+	if err != nil && w.hostDied() && ctx.Err() == nil {
+		fmt.Fprintf(os.Stderr, "emuhost: %v\nemuhost: once more on a new host: %s\n", err, strings.Join(args, " "))
+		code, err = w.attempt(ctx, args)
+	}
+	return code, err
+}
+
+func (w *worker) attempt(ctx context.Context, args []string) (int, error) {
+	if err := w.start(ctx); err != nil {
+		return -1, err
+	}
+	results := newResultFiles(w.host.Exchange())
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT) // the go command asks for stack traces with it
+	defer signal.Stop(quit)
+	cmd := Cmd{
+		Path: w.runner.binary, Args: results.rewrite(args), Dir: w.runner.dir, Env: w.runner.env,
+		Stdout: os.Stdout, Stderr: os.Stderr, Signals: systemSignals(ctx, quit),
+	}
+	var kept bytes.Buffer
+	if !w.alone {
+		both := &lockedWriter{w: &kept}
+		cmd.Stdout, cmd.Stderr = both, both
+	}
+	code, err := w.host.Run(ctx, cmd)
+	if !w.alone {
+		w.output.Lock()
+		_, writeErr := os.Stdout.Write(kept.Bytes())
+		w.output.Unlock()
+		err = errors.Join(err, writeErr)
+	}
+	return code, errors.Join(err, results.collect())
+}
+
+func (w *worker) start(ctx context.Context) (err error) {
+	switch {
+	case w.host != nil:
+	case w.first:
+		w.host, err = AttachOrStart(ctx, Options{})
+	default:
+		w.host, err = Start(ctx, Options{})
+	}
+	return err
 }
 
 // hostDied tells whether the host has ended, and forgets it if so.
-func (r *testRunner) hostDied() bool {
-	if r.host == nil {
+func (w *worker) hostDied() bool {
+	if w.host == nil {
 		return false
 	}
 	select {
-	case <-r.host.Done():
-		_ = r.stop() // of a dead host only the temporary files are left
+	case <-w.host.Done():
+		w.stop()
 		return true
 	default:
 		return false
 	}
 }
 
-func (r *testRunner) stop() error {
-	if r.host == nil {
-		return nil
+func (w *worker) stop() {
+	if w.host == nil {
+		return
 	}
-	h := r.host
-	r.host = nil
-	return h.Stop()
+	if err := w.host.Stop(); err != nil {
+		fmt.Fprintf(os.Stderr, "emuhost: %v\n", err)
+	}
+	w.host = nil
 }
 
-// runOne runs the test binary with the given arguments.
-func (r *testRunner) runOne(ctx context.Context, args []string) (int, error) {
-	if r.host == nil {
-		h, err := AttachOrStart(ctx, Options{})
-		if err != nil {
-			return -1, err
-		}
-		r.host = h
-	}
-	results := newResultFiles(r.host.Exchange())
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT) // the go command asks for stack traces with it
-	defer signal.Stop(quit)
-	code, err := r.host.Run(ctx, Cmd{
-		Path: r.binary, Args: results.rewrite(args), Dir: r.dir, Env: r.env,
-		Stdout: os.Stdout, Stderr: os.Stderr, Signals: systemSignals(ctx, quit),
-	})
-	return code, errors.Join(err, results.collect())
+// lockedWriter lets both output streams of a command go to one writer.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 const runFlag, listFlag = "-test.run=", "-test.list="

@@ -53,10 +53,17 @@ func (c *cpu) setUp(entry boot.Entry) error {
 	if err := c.setMSRs(); err != nil {
 		return err
 	}
-	if c.id != 0 {
-		return nil
+	if c.id == 0 {
+		return enter(c.vcpu, entry)
 	}
-	return enter(c.vcpu, entry)
+	// KVM finds a LAPIC as the target of an interrupt only once its state was
+	// set: without this, an INIT that comes before the guest has touched any
+	// LAPIC would be lost.
+	lapic, err := c.vcpu.LAPIC()
+	if err != nil {
+		return err
+	}
+	return c.vcpu.SetLAPIC(lapic)
 }
 
 // MSRs that firmware would set (Intel SDM vol. 4).

@@ -96,7 +96,8 @@ type WindowSize struct {
 type Status struct {
 	Code   int    // exit status; 128 plus the signal's number if a signal ended it
 	Signal int    // the signal that ended the command, or 0
-	Error  string // why the command could not be started, or ""
+	Error  string // why the command did not run to its end, or ""
+	Ended  bool   // Error is the end of the whole host
 }
 
 // Reader reads frames.
