@@ -27,15 +27,6 @@ type Case struct {
 	Merge  bool     // a received frame may span several chains
 }
 
-// pieces is a header and n pages.
-func pieces(first, n int, size uint64) []uint64 {
-	p := []uint64{uint64(first)}
-	for range n {
-		p = append(p, size)
-	}
-	return p
-}
-
 // Cases are the frames that are measured: the smallest, and a large segment. The
 // guest's buffers are as Linux makes them.
 func Cases() []Case {

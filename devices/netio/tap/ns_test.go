@@ -64,23 +64,6 @@ func becomeNobody(t *testing.T) {
 	}
 }
 
-// addTap makes a persistent tap.
-func addTap(t *testing.T, tt netlink.Tuntap) {
-	t.Helper()
-	if tt.Mode == 0 {
-		tt.Mode = netlink.TUNTAP_MODE_TAP
-	}
-	if tt.Flags == 0 {
-		tt.Flags = netlink.TUNTAP_DEFAULTS
-	}
-	if err := netlink.LinkAdd(&tt); err != nil {
-		t.Fatalf("make tap %s: %v", tt.Name, err)
-	}
-	for _, f := range tt.Fds {
-		f.Close()
-	}
-}
-
 func linkOf(t *testing.T, name string) netlink.Link {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

@@ -217,6 +217,46 @@ func TestExactFit(t *testing.T) {
 	}
 }
 
+// Frames for a guest without buffers wait in the kernel, up to the interface's
+// txqueuelen; what is more is dropped there and counted there, not here.
+func TestBackPressure(t *testing.T) {
+	inNetns(t)
+	tap := mustOpen(t, Options{Create: true})
+	run(t, "ip", "link", "set", tap.Name(), "txqueuelen", "200")
+	ref, err := porttest.NewRef(porttest.Config{Size: 256, BufSize: 1536, Window: 1530})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ref.Close()
+	pump := netio.NewPump(ref, tap.Queues()[0], netio.Options{})
+	if err := pump.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer pump.Stop()
+	h := newHost(t, tap.Name(), etherTypeTest, false)
+	await(t, "a stall", func() bool { return pump.Counters().RX.Stalls == 1 })
+	const sent, fit = 250, 200
+	for i := range sent {
+		// A full queue is ENOBUFS or silence, as the queueing discipline likes it.
+		if _, err := unix.Write(h.fd, ether(46, byte(i))); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			t.Fatal(err)
+		}
+	}
+	ref.Post(256)
+	ref.Kick(netio.RX)
+	for i := range fit {
+		var f []byte
+		await(t, "a frame that waited", func() (ok bool) { f, ok = ref.Recv(); return ok })
+		if f[len(f)-1] != byte(i) {
+			t.Fatalf("frame %d came, %d was expected", f[len(f)-1], i)
+		}
+	}
+	stats := linkOf(t, tap.Name()).Attrs().Statistics
+	if stats.TxDropped == 0 || stats.TxPackets+stats.TxDropped != sent {
+		t.Errorf("the interface counts %d frames and %d drops", stats.TxPackets, stats.TxDropped)
+	}
+}
+
 // largeSegment is a TCP segment of 45 times 1448 bytes, with the virtio header
 // of hdr bytes.
 func largeSegment(hdr int) []byte {
