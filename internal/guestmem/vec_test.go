@@ -50,16 +50,17 @@ func TestScatterAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	src := []byte("abc")
-	for off := range uint64(14) {
-		before, after := make([]byte, 12), make([]byte, 12)
-		Gather(before, vec)
-		n := ScatterAt(vec, off, src)
-		Gather(after, vec)
-		want := copy(before[min(off, 12):], src)
-		if n != want || !bytes.Equal(before, after) {
-			t.Errorf("ScatterAt(%d) = %d, want %d: %q, want %q", off, n, want, after, before)
+	for _, src := range []string{"", "a", "ab", "abc", "0123456789abc"} {
+		for off := range uint64(14) {
+			before, after := make([]byte, 12), make([]byte, 12)
+			Gather(before, vec)
+			n := ScatterAt(vec, off, []byte(src))
+			Gather(after, vec)
+			want := copy(before[min(off, 12):], src)
+			if n != want || !bytes.Equal(before, after) {
+				t.Errorf("ScatterAt(%d) of %q = %d, want %d: %q, want %q", off, src, n, want, after, before)
+			}
+			Scatter(vec, make([]byte, 12))
 		}
-		Scatter(vec, make([]byte, 12))
 	}
 }

@@ -24,6 +24,11 @@ func Gather(dst []byte, vec []unix.Iovec) (n int) {
 // ScatterAt copies src into the iovecs from byte off of all of them together on,
 // until one of the two ends, and returns the number of bytes.
 func ScatterAt(vec []unix.Iovec, off uint64, src []byte) (n int) {
+	if len(src) == 2 && len(vec) > 0 && off < vec[0].Len && vec[0].Len-off >= 2 {
+		// A header's field: not worth a call of memmove.
+		*(*[2]byte)(unsafe.Add(unsafe.Pointer(vec[0].Base), off)) = [2]byte(src)
+		return 2
+	}
 	for i := range vec {
 		if off < vec[i].Len {
 			n += copy(unsafe.Slice(vec[i].Base, vec[i].Len)[off:], src[n:])
