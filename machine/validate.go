@@ -35,7 +35,7 @@ const (
 const (
 	DefaultName   = "govmm"
 	DefaultQueues = 1
-	DefaultRing   = 256
+	DefaultRing   = 1024
 	DefaultBatch  = 64
 )
 

@@ -141,7 +141,7 @@ func TestWithDefaults(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	n := d.Nets[2]
-	if n.Model != "virtio" || n.Queues != 1 || n.Ring != 256 || n.Batch != 64 || n.Mergeable != "on" || n.Offload != "on" || n.FD != 3 {
+	if n.Model != "virtio" || n.Queues != 1 || n.Ring != 1024 || n.Batch != 64 || n.Mergeable != "on" || n.Offload != "on" || n.FD != 3 {
 		t.Errorf("got %+v", n)
 	}
 	if again := d.WithDefaults(); again.Nets[0] != d.Nets[0] || again.Nets[1] != d.Nets[1] {

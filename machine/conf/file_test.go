@@ -377,7 +377,7 @@ func TestWriteTextForms(t *testing.T) {
       "mac": "` + machine.DeriveMAC("web", 0, "tap0").String() + `",
       "mtu": 9000,
       "queues": 1,
-      "ring": 256,
+      "ring": 1024,
       "mergeable": "off",
       "offload": "on",
       "batch": 64
