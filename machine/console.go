@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/govmm/govmm/internal/bug"
 	"github.com/govmm/govmm/internal/console"
 	"github.com/govmm/govmm/internal/result"
 )
@@ -61,7 +62,10 @@ func (m *Machine) openConsole(s Streams) error {
 func (c *serialConsole) start(ctx context.Context) (stop func()) {
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var writer sync.WaitGroup
-	writer.Go(func() { c.Run(writing) })
+	writer.Go(func() {
+		defer bug.Catch()
+		c.Run(writing)
+	})
 	if c.in != nil {
 		go c.read(ctx)
 	}
@@ -88,6 +92,7 @@ func (c *serialConsole) close() error {
 // Read can't be interrupted: one that waits for a user who types nothing ends
 // with the process.
 func (c *serialConsole) read(ctx context.Context) {
+	defer bug.Catch()
 	buf := make([]byte, 256)
 	for ctx.Err() == nil {
 		n, err := c.in.Read(buf)

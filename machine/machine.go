@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govmm/govmm/boot"
+	"github.com/govmm/govmm/internal/bug"
 	"github.com/govmm/govmm/internal/result"
 )
 
@@ -83,7 +84,12 @@ func (m *Machine) Run(ctx context.Context) result.Result {
 		timer := time.AfterFunc(m.cfg.Timeout, func() { cancel(end) })
 		defer timer.Stop()
 	}
+	defer bug.Handle(func(p bug.Panic) {
+		m.log.Error("this is a bug in govmm: please report it", "panic", p.Value, "stack", string(p.Stack))
+		cancel(result.End{Result: result.Of(result.Bug, "%v", p.Value)})
+	})()
 	go func() {
+		defer bug.Catch()
 		select {
 		case <-m.quit:
 			cancel(result.End{Result: result.Of(result.Stopped, "by the user")})

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/govmm/govmm/internal/bug"
 )
 
 // What one direction may move before the other has its turn, and how many bytes
@@ -152,6 +154,7 @@ func (p *Pump) Counters() Counters {
 // run is the pump's thread. Its backend calls are raw, non-blocking system
 // calls, which the Go scheduler doesn't see; it sleeps in epoll_wait alone.
 func (p *Pump) run(done chan<- struct{}) {
+	defer bug.Catch()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(done)
@@ -361,7 +364,7 @@ func (p *Pump) reserve(d *direction) bool {
 		return false
 	}
 	b := p.rxb
-	if b.Full() || room >= b.Window || !b.Merge && len(b.Unused()) > 0 {
+	if len(b.Unused()) > 0 && (b.Full() || room >= b.Window || !b.Merge) {
 		p.faulted(d, tooSmall(p.opt.Name, b, room))
 		return false
 	}

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/govmm/govmm/internal/bug"
 )
 
 // Defaults of a Config.
@@ -125,6 +127,7 @@ func (o *Output) Run(ctx context.Context) {
 	}
 	done := make(chan struct{})
 	go func() {
+		defer bug.Catch()
 		defer close(done)
 		o.pump(ctx)
 	}()

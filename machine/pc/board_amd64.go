@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -226,15 +225,6 @@ func (b *Board) end(r result.Result) {
 		b.result = r
 		close(b.ended)
 	})
-}
-
-// catchBug turns a Go panic on a vCPU's thread into the run's result: the
-// terminal and the taps are still put in order.
-func (b *Board) catchBug() {
-	if p := recover(); p != nil {
-		b.log.Error("bug", "panic", p, "stack", string(debug.Stack()))
-		b.end(result.Of(result.Bug, "%v", p))
-	}
 }
 
 // Close frees what the board holds. It must not run.

@@ -16,6 +16,7 @@ import (
 	"github.com/govmm/govmm/devices/rtc"
 	"github.com/govmm/govmm/devices/serial"
 	virtiopci "github.com/govmm/govmm/devices/virtio/pci"
+	"github.com/govmm/govmm/internal/bug"
 	"github.com/govmm/govmm/internal/bus"
 	"github.com/govmm/govmm/internal/irq"
 	"github.com/govmm/govmm/internal/result"
@@ -168,8 +169,12 @@ func (b *Board) addPCI(cfg Config) error {
 func (d *devices) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { d.rtc.Run(ctx) })
-	running.Go(func() { d.pm.Run(ctx) })
+	for _, run := range []func(context.Context){d.rtc.Run, d.pm.Run} {
+		running.Go(func() {
+			defer bug.Catch()
+			run(ctx)
+		})
+	}
 	return func() {
 		for _, t := range d.virtio {
 			t.Reset()

@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"github.com/govmm/govmm/boot"
+	"github.com/govmm/govmm/internal/bug"
 	"github.com/govmm/govmm/internal/result"
 	"github.com/govmm/govmm/kvm"
 )
@@ -23,7 +24,7 @@ type cpu struct {
 // closed quit instead of start ends it without running.
 func (c *cpu) thread(entry boot.Entry, ready chan<- error, start, quit <-chan struct{}) {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
-	defer c.board.catchBug()
+	defer bug.Catch()
 	vcpu, err := c.board.vm.CreateVCPU(c.id)
 	if err != nil {
 		ready <- fmt.Errorf("vCPU %d: %w", c.id, err)

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/govmm/govmm/devices/netio"
+	"github.com/govmm/govmm/internal/bug"
 	"github.com/govmm/govmm/internal/guestmem"
 	"golang.org/x/sys/unix"
 )
@@ -131,6 +132,7 @@ func (c *Capture) signal() {
 
 // write is the writer: it takes what is in the buffer and writes it.
 func (c *Capture) write() {
+	defer bug.Catch()
 	defer close(c.done)
 	spare := make([]byte, 0, bufferSize)
 	for range c.wake {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/govmm/govmm/devices/virtio"
+	"github.com/govmm/govmm/internal/bug"
 	"golang.org/x/sys/unix"
 )
 
@@ -68,6 +69,7 @@ func (c *control) close() {
 }
 
 func (c *control) serve() {
+	defer bug.Catch()
 	defer close(c.done)
 	for !c.stopping.Load() {
 		if !c.next() && !c.queue.ArmKick() && !c.wait() {
