@@ -42,7 +42,7 @@ type Backend interface {
 	// Offloads is what SetOffloads can turn on.
 	Offloads() Offload
 	// SetOffloads sets what the guest accepts; called with no Pump running.
-	// Frames that wait under the old setting are discarded.
+	// Frames that wait are discarded if the guest may not take them any more.
 	SetOffloads(Offload) error
 	// MTU is the host's MTU, the largest that the guest should use, in bytes
 	// without the Ethernet header.

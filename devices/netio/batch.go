@@ -173,15 +173,15 @@ func (b *RxBatch) Add(first, size int, cookie uint32) *RxBuf {
 
 // Space returns the iovecs into which the next frame is to be read: buffers of
 // at least Window bytes together, and how many bytes that is. ok is false if
-// the batch is at a limit, the reserved buffers don't suffice, or a frame would
-// need more iovecs than the kernel takes.
+// the batch is at a limit, the reserved buffers don't suffice, of which room
+// then tells the size, or a frame would need more iovecs than the kernel takes.
 func (b *RxBatch) Space() (vec []unix.Iovec, room int, ok bool) {
 	if len(b.Frames) == cap(b.Frames) || b.AtLimit() {
 		return nil, 0, false
 	}
 	for b.end == b.next || b.room < b.Window && b.Merge {
 		if b.end == len(b.Bufs) {
-			return nil, 0, false
+			return nil, b.room, false
 		}
 		b.room += b.Bufs[b.end].Cap
 		b.end++

@@ -195,7 +195,7 @@ const probeEvery = 2 * time.Microsecond
 // spin looks for work for as long as the busy-poll window lasts, and reports
 // whether there was some.
 func (p *Pump) spin() bool {
-	if p.window == 0 || p.gone {
+	if p.window == 0 || p.dirs[RX].dead && p.dirs[TX].dead {
 		return false
 	}
 	begin, probed := time.Now(), time.Duration(0)
