@@ -318,7 +318,7 @@ func (b *bench) engine(frames int, q netio.Queue, e *Engine) error {
 	} else {
 		m.supply = queueLen(b.Frame)
 		m.refill = b.rx.recycle
-		m.every = ringSize / 4 / b.perFrame()
+		m.every = ringSize / 2 / b.perFrame()
 		m.source = func() { fillErr = errors.Join(fillErr, b.rig.fill(b.Frame, m.supply)) }
 		if _, ok := q.(nothing); ok {
 			m.supply, m.source = 0, nil
