@@ -162,6 +162,7 @@ func newLinux(t *testing.T, o *console.Output) *linux {
 	var wg sync.WaitGroup
 	wg.Go(func() { o.Run(ctx) })
 	wg.Go(func() { d.serve(ctx) })
+	wg.Go(func() { d.u.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return d
 }

@@ -157,9 +157,12 @@ func (u *UART) readRBR() byte {
 // (data sheet, table "Interrupt Control Functions").
 func (u *UART) readIIR() byte {
 	id := u.pending()
-	if id == iirTHREmpty {
+	switch id {
+	case iirTHREmpty:
 		u.thrEmpty = false
 		u.update()
+	case iirNone: // the handler ends by itself
+		u.pace.sent = 0
 	}
 	if u.fcr&fcrEnable != 0 {
 		id |= iirFIFO
@@ -219,7 +222,10 @@ func (u *UART) transmit(v byte) {
 	} else if u.cfg.Out != nil {
 		u.cfg.Out.Write(u.out[:]) // never fails: see Config.Out
 	}
-	u.thrEmpty = true
+	if u.ier&ierETBEI != 0 {
+		u.pace.count()
+	}
+	u.thrEmpty = !u.pace.held
 	u.update()
 }
 

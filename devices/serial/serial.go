@@ -48,6 +48,7 @@ type UART struct {
 	// thrEmpty is the pending "transmitter holding register empty" interrupt.
 	// The register is always empty: only the event comes and goes.
 	thrEmpty bool
+	pace     pacer
 }
 
 // New makes a UART in its reset state.
@@ -56,6 +57,7 @@ func New(cfg Config) *UART {
 		cfg:    cfg,
 		feeder: make(chan struct{}, 1),
 		space:  make(chan struct{}, 1),
+		pace:   newPacer(),
 	}
 	u.resetRegisters()
 	return u
