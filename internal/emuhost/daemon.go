@@ -30,15 +30,20 @@ func SocketPath() (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
+	return filepath.Join(dir, "emuhost.sock"), checkOwnFolder(dir)
+}
+
+// checkOwnFolder refuses a folder that others could have put there, or can write.
+func checkOwnFolder(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.IsDir() || int(stat.Uid) != os.Getuid() || info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("%s must be a folder with mode 0700 of this user: remove it", dir)
+		return fmt.Errorf("%s must be a folder with mode 0700 of this user: remove it", dir)
 	}
-	return filepath.Join(dir, "emuhost.sock"), nil
+	return nil
 }
 
 // DaemonInfo is what a kept host tells those who attach. It is the payload of
@@ -81,39 +86,28 @@ func (h *Host) Serve(ctx context.Context, listener *net.UnixListener) error {
 	}
 }
 
-// serveClient runs one client's commands until it hangs up. They end with it.
+// serveClient runs one client's commands until it hangs up, which ends them, or
+// the host ends, which they tell the client.
 func (h *Host) serveClient(ctx context.Context, conn *net.UnixConn, shutdown func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var commands sync.WaitGroup
-	defer commands.Wait()
 	defer cancel()
 	defer conn.Close()
+	context.AfterFunc(ctx, func() { conn.Close() })
 	go func() {
-		<-ctx.Done()
-		conn.Close()
+		select {
+		case <-ctx.Done():
+		case <-h.Done():
+			_ = conn.CloseRead() // no new commands; those that run report their end
+		}
 	}()
 	p := &proxy{host: h, out: wire.NewWriter(conn), commands: map[uint32]*proxied{}}
-	info := DaemonInfo{
-		Greeting: wire.Greeting{Version: wire.Version}, PID: os.Getpid(),
-		Exchange: h.exchange, Console: h.process.console,
+	p.receive(ctx, wire.NewReader(conn), shutdown)
+	select {
+	case <-h.Done():
+	default:
+		cancel()
 	}
-	if p.out.WriteJSON(wire.Hello, 0, info) != nil {
-		return
-	}
-	frames := wire.NewReader(conn)
-	for {
-		f, err := frames.Read()
-		if err != nil {
-			return
-		}
-		if f.Type == wire.Shutdown {
-			shutdown()
-			return
-		}
-		if !p.handle(ctx, f, &commands) {
-			return
-		}
-	}
+	p.ended.Wait()
 }
 
 // proxy stands between one client and the host. It speaks the agent's part of
@@ -124,6 +118,31 @@ type proxy struct {
 
 	mu       sync.Mutex
 	commands map[uint32]*proxied
+	ended    sync.WaitGroup // of the commands
+}
+
+// receive greets the client and acts on its frames until it hangs up.
+func (p *proxy) receive(ctx context.Context, frames *wire.Reader, shutdown func()) {
+	info := DaemonInfo{
+		Greeting: wire.Greeting{Version: wire.Version}, PID: os.Getpid(),
+		Exchange: p.host.exchange, Console: p.host.Console(),
+	}
+	if p.out.WriteJSON(wire.Hello, 0, info) != nil {
+		return
+	}
+	for {
+		f, err := frames.Read()
+		if err != nil {
+			return
+		}
+		if f.Type == wire.Shutdown {
+			shutdown()
+			return
+		}
+		if !p.handle(ctx, f) {
+			return
+		}
+	}
 }
 
 // proxied is one command of a client.
@@ -136,9 +155,9 @@ type proxied struct {
 }
 
 // handle acts on a client's frame, and reports whether the client is in order.
-func (p *proxy) handle(ctx context.Context, f wire.Frame, commands *sync.WaitGroup) bool {
+func (p *proxy) handle(ctx context.Context, f wire.Frame) bool {
 	if f.Type == wire.Start {
-		return p.start(ctx, f, commands)
+		return p.start(ctx, f)
 	}
 	if f.Type == wire.Ping {
 		return p.out.Write(wire.Frame{Type: wire.Pong}) == nil
@@ -190,7 +209,7 @@ func offer[T any](ch chan<- T, value T) {
 	}
 }
 
-func (p *proxy) start(ctx context.Context, f wire.Frame, commands *sync.WaitGroup) bool {
+func (p *proxy) start(ctx context.Context, f wire.Frame) bool {
 	var spec wire.Spec
 	if json.Unmarshal(f.Payload, &spec) != nil {
 		return false
@@ -213,7 +232,7 @@ func (p *proxy) start(ctx context.Context, f wire.Frame, commands *sync.WaitGrou
 		c.stdout.Close()
 		c.stderr.Close()
 	})
-	commands.Go(func() {
+	p.ended.Go(func() {
 		status := p.run(ctx, f.ID, c, spec)
 		stop()
 		cancel()

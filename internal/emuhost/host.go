@@ -82,6 +82,15 @@ func startOnce(ctx context.Context, o Options, initrd string) (*Host, error) {
 // given in Options, Stop removes it.
 func (h *Host) Exchange() string { return h.exchange }
 
+// Console returns the path of the file with the host's console output, or "" if
+// another process owns the host.
+func (h *Host) Console() string {
+	if h.process == nil {
+		return ""
+	}
+	return h.process.console
+}
+
 // Done is closed when the host has ended, whatever the reason.
 func (h *Host) Done() <-chan struct{} { return h.client.done }
 
@@ -91,12 +100,12 @@ func (h *Host) Stop() error {
 	var err error
 	h.stopOnce.Do(func() {
 		close(h.stopping)
+		h.client.fail(errHostGone) // before the commands are killed: that is not how they end
 		if h.process != nil {
 			h.powerOff()
 		} else {
 			err = h.close()
 		}
-		h.client.fail(errHostGone)
 		h.watchdog.Wait()
 		err = errors.Join(err, h.removeTemporary())
 	})

@@ -110,6 +110,11 @@ func newTestRunner() (*testRunner, error) {
 func (r *testRunner) run(ctx context.Context) (worst int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	unlock, err := lockTests(ctx)
+	if err != nil {
+		return -1, err
+	}
+	defer unlock()
 	tests, args, err := splitTests(ctx, r.binary, os.Args[1:])
 	if err != nil {
 		return -1, err
@@ -157,7 +162,8 @@ type worker struct {
 // the test is repeated, once, on a new host.
 func (w *worker) test(ctx context.Context, args []string) (int, error) {
 	code, err := w.attempt(ctx, args)
-	if err != nil && w.hostDied() && ctx.Err() == nil {
+	if errors.Is(err, errHostGone) && ctx.Err() == nil {
+		w.stop()
 		fmt.Fprintf(os.Stderr, "emuhost: %v\nemuhost: once more on a new host: %s\n", err, strings.Join(args, " "))
 		code, err = w.attempt(ctx, args)
 	}
@@ -200,20 +206,6 @@ func (w *worker) start(ctx context.Context) (err error) {
 		w.host, err = Start(ctx, Options{})
 	}
 	return err
-}
-
-// hostDied tells whether the host has ended, and forgets it if so.
-func (w *worker) hostDied() bool {
-	if w.host == nil {
-		return false
-	}
-	select {
-	case <-w.host.Done():
-		w.stop()
-		return true
-	default:
-		return false
-	}
 }
 
 func (w *worker) stop() {

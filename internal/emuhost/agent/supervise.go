@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/govmm/govmm/internal/emuhost/executor"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,8 +19,8 @@ const workerArgument = "worker"
 // process 1 inherits. It is a process of its own because waiting for any child
 // here would steal the exit statuses that the worker waits for.
 func superviseWorker() error {
-	worker, err := syscall.ForkExec("/proc/self/exe", []string{"agent", workerArgument}, &syscall.ProcAttr{
-		Env:   defaultEnvironment,
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{"agent", workerArgument}, &syscall.ProcAttr{
+		Env:   executor.DefaultEnvironment,
 		Files: []uintptr{0, 1, 2},
 	})
 	if err != nil {
@@ -27,14 +28,14 @@ func superviseWorker() error {
 	}
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, 0, nil)
+		ended, err := unix.Wait4(-1, &status, 0, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return os.NewSyscallError("wait4", err)
-		case pid == worker && status.ExitStatus() != 0:
+		case ended == pid && status.ExitStatus() != 0:
 			return fmt.Errorf("the worker ended: %v", describe(status))
-		case pid == worker:
+		case ended == pid:
 			return nil
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package executor
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// defaultEnvironment is that of commands which bring none.
-var defaultEnvironment = []string{"PATH=" + defaultPath, "HOME=/root", "TERM=dumb", "LANG=C.UTF-8"}
+// DefaultEnvironment is that of commands which bring none. Do not change it.
+var DefaultEnvironment = []string{"PATH=" + defaultPath, "HOME=/root", "TERM=dumb", "LANG=C.UTF-8"}
 
 // lookPath finds a program as a shell would, with the command's own PATH and
 // working directory instead of the agent's.

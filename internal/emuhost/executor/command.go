@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package executor
 
 import (
 	"fmt"
@@ -40,7 +40,6 @@ func newCommand(out *wire.Writer, id uint32, spec wire.Spec) *command {
 
 // run runs the command to its end, and until all its output has been sent.
 func (c *command) run() wire.Status {
-	dropCaches()
 	cmd, err := c.prepare()
 	if err != nil {
 		return wire.Status{Code: 127, Error: err.Error()}
@@ -68,13 +67,17 @@ func (c *command) run() wire.Status {
 
 // prepare makes the exec.Cmd without its streams.
 func (c *command) prepare() (*exec.Cmd, error) {
-	env := defaultEnvironment
+	env := DefaultEnvironment
 	if c.spec.Env != nil {
 		env = stringsOf(c.spec.Env)
 	}
 	dir := string(c.spec.Dir)
 	if dir == "" {
 		dir = "/"
+	}
+	// The error of fork and exec would name the program, whichever is missing.
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
 	}
 	path, err := lookPath(string(c.spec.Path), dir, env)
 	if err != nil {
@@ -293,20 +296,6 @@ func openTerminal() (master, slave *os.File, err error) {
 	}
 	return os.NewFile(uintptr(fd), "/dev/ptmx"), slave, nil
 }
-
-// dropCaches makes the kernel forget unused names and files of the machine's
-// root, which may have changed since. One pass is not enough: a file of the 9p
-// mount is in use as long as the overlay's file above it is remembered, and a
-// folder as long as a file in it is. Bit 2 of the value keeps the kernel from
-// logging each pass.
-func dropCaches() {
-	const pages, slab, silent = 1, 2, 4
-	for range dropPasses {
-		_ = os.WriteFile("/proc/sys/vm/drop_caches", fmt.Appendf(nil, "%d", pages|slab|silent), 0)
-	}
-}
-
-const dropPasses = 4
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
