@@ -34,6 +34,10 @@ func (m *Machine) openNets() error {
 			return result.Errorf(result.Host, "%s: %w", n.name, err)
 		}
 		m.nics = append(m.nics, n)
+		// Each boot makes a device; this one only tells what is wrong with it now.
+		if _, err := n.newDevice(m.log); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -145,6 +145,8 @@ func complete(cfg *Config) error {
 		return fmt.Errorf("%d queue pairs, but the backend %s has %d: open it with as many", cfg.Queues, cfg.Backend.Name(), have)
 	case cfg.RingSize < MinRingSize || cfg.RingSize > MaxRingSize || cfg.RingSize&(cfg.RingSize-1) != 0:
 		return fmt.Errorf("ring size %d: use a power of two from %d to %d", cfg.RingSize, MinRingSize, MaxRingSize)
+	case cfg.Mergeable && !ringHolds(cfg.RingSize, netio.HeaderLen+ethernetLen+vlanLen+cfg.MTU):
+		return fmt.Errorf("ring size %d is too small for frames of MTU %d: use %d", cfg.RingSize, cfg.MTU, 2*MinRingSize)
 	case cfg.MTU != 0 && (cfg.MTU < minMTU || cfg.MTU > maxMTU):
 		return fmt.Errorf("MTU %d: use %d to %d bytes", cfg.MTU, minMTU, maxMTU)
 	case !cfg.MAC.valid():

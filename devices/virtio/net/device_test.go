@@ -41,6 +41,8 @@ func TestNewChecksItsConfig(t *testing.T) {
 		{"ring of 32", func(c *Config) { c.RingSize = 32 }, "power of two from 64 to 4096"},
 		{"ring of 8192", func(c *Config) { c.RingSize = 8192 }, "power of two from 64 to 4096"},
 		{"ring of 1000", func(c *Config) { c.RingSize = 1000 }, "power of two from 64 to 4096"},
+		{"largest MTU in a small ring", func(c *Config) { c.RingSize, c.Mergeable, c.MTU = 64, true, 48802 }, ""},
+		{"MTU too large for a small ring", func(c *Config) { c.RingSize, c.Mergeable, c.MTU = 64, true, 48803 }, "use 128"},
 		{"MTU 67", func(c *Config) { c.MTU = 67 }, "use 68 to 65535"},
 		{"MTU 65536", func(c *Config) { c.MTU = 65536 }, "use 68 to 65535"},
 		{"no MAC", func(c *Config) { c.MAC = MAC{} }, "unicast"},
@@ -104,6 +106,11 @@ func TestFeatures(t *testing.T) {
 		{"TSO", Config{Offload: true}, netio.OffloadCsum | tsoOffloads, 0, [][]int{csum, tso}},
 		{"TSO and USO", Config{Offload: true}, netio.OffloadCsum | tsoOffloads | netio.OffloadUSO4 | netio.OffloadUSO6, 0, [][]int{csum, tso, uso}},
 		{"half of USO", Config{Offload: true}, netio.OffloadCsum | netio.OffloadUSO4, 0, [][]int{csum}},
+		// A small ring of mergeable buffers may never hold 64 KiB (lateRefill): the
+		// guest may send such frames, but is told not to expect them.
+		{"TSO in a small ring", Config{Offload: true, Mergeable: true, RingSize: 64}, netio.OffloadCsum | tsoOffloads, 0, [][]int{csum, {11, 12, 13}, {15}}},
+		{"TSO in the next larger ring", Config{Offload: true, Mergeable: true, RingSize: 128}, netio.OffloadCsum | tsoOffloads, 0, [][]int{csum, tso, {15}}},
+		{"TSO in a small ring of large buffers", Config{Offload: true, RingSize: 64}, netio.OffloadCsum | tsoOffloads, 0, [][]int{csum, tso}},
 		{"TSO without checksum", Config{Offload: true}, tsoOffloads, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

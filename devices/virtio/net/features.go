@@ -97,8 +97,12 @@ func offer(cfg *Config) uint64 {
 		return f
 	}
 	can := cfg.Backend.Offloads().Normalise()
+	guest := can
+	if cfg.Mergeable && !ringHolds(cfg.RingSize, netio.HeaderLen+netio.MaxFrame) {
+		guest &^= gsoOffloads | netio.OffloadTSOECN
+	}
 	for _, g := range guestOffloads {
-		if can&g.offload != 0 {
+		if guest&g.offload != 0 {
 			f |= g.feature | FeatureCtrlGuestOffloads
 		}
 	}
@@ -152,6 +156,18 @@ const (
 	// defaultMTU is what a driver that doesn't know the MTU prepares for.
 	defaultMTU = 1500
 )
+
+// lateRefill is how many buffers Linux's driver lets us use up before it posts
+// new ones (virtnet_receive: half of a NAPI budget of 64).
+const lateRefill = 32
+
+// ringHolds reports whether a receive ring of mergeable buffers always has room
+// for a frame of n bytes, header included: with the smallest buffers that a
+// driver posts, and as few of them as it leaves posted. Else both sides could
+// wait for ever, we for buffers and the driver for more used ones.
+func ringHolds(size, n int) bool {
+	return (size-lateRefill)*(netio.HeaderLen+ethernetLen+defaultMTU) >= n
+}
 
 // receiveWindow is how many bytes must be free before a frame is read: the
 // largest frame that can come, as far as the driver has to make room for it. A
