@@ -87,6 +87,61 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestWithoutPermission runs govmm as a user who may use neither KVM nor a tap
+// of somebody else.
+func TestWithoutPermission(t *testing.T) {
+	const nobody = 65534
+	dir, err := os.MkdirTemp("/tmp", "govmm-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The user can read neither the cache nor, perhaps, the folder of the program.
+	for from, to := range map[string]string{kernel(t, "6.1-cloud"): "vmlinuz", govmm(t): "govmm"} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, to), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		says []string
+	}{
+		{"KVM", nil, []string{"/dev/kvm", "0600", "group"}},
+		{"another user's tap", []string{"-n", "tap=root0"}, []string{"root0", "user"}},
+		{"a new tap", []string{"-n", "tap"}, []string{"CAP_NET_ADMIN"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ns := newNetns(t)
+			ns.run(t, "ip", "tuntap", "add", "mode", "tap", "user", "root", "name", "root0")
+			args := append([]string{"run", "-i", filepath.Join(dir, "vmlinuz")}, c.args...)
+			cmd := exec.Command(filepath.Join(dir, "govmm"), append(args, filepath.Join(dir, "vmlinuz"))...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.Dir = dir
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			if err := ns.start(cmd); err != nil {
+				t.Fatal(err)
+			}
+			if got := status(t, cmd.Wait()); got != 122 {
+				t.Errorf("exit status %d, want 122", got)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("the message does not say %q: %s", want, stderr.String())
+				}
+			}
+		})
+	}
+}
+
 // TestGuestEnds lets guests end in every way they can, and checks status and
 // reason.
 func TestGuestEnds(t *testing.T) {
@@ -98,6 +153,8 @@ func TestGuestEnds(t *testing.T) {
 		reason string
 	}{
 		{"poweroff", "poweroff\n", nil, 0, "poweroff"},
+		{"poweroff by sysrq", "echo o > /proc/sysrq-trigger\nsleep 100\n", nil, 0, "poweroff"},
+		{"reset by sysrq, to exit", "echo b > /proc/sysrq-trigger\n", []string{"--on-reboot", "exit"}, 117, "reset"},
 		{"reset, to exit", "reboot -f\n", []string{"--on-reboot", "exit"}, 117, "reset"},
 		{"triple fault", "reboot -f\n", []string{"-a", "reboot=t", "--on-reboot", "exit"}, 117, "triple-fault"},
 		{"panic that resets", "echo c > /proc/sysrq-trigger\n", []string{"-a", "panic=-1"}, 116, "panic"},
@@ -166,6 +223,12 @@ func TestStreams(t *testing.T) {
 		r.Close()
 		return w
 	}
+	stuckReader, stuckPipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stuckReader.Close()
+	defer stuckPipe.Close()
 	for _, c := range []struct {
 		name   string
 		change func(*exec.Cmd)
@@ -173,6 +236,7 @@ func TestStreams(t *testing.T) {
 	}{
 		{"closed stdin", func(c *exec.Cmd) { c.Stdin = nil }, 0},
 		{"stdout whose reader is gone", func(c *exec.Cmd) { c.Stdout = closedPipe() }, 0},
+		{"stdout whose reader does not read", func(c *exec.Cmd) { c.Stdout = stuckPipe }, 0},
 		{"full stdout", func(c *exec.Cmd) { c.Stdout = full }, 122},
 	} {
 		t.Run(c.name, func(t *testing.T) {
