@@ -41,7 +41,7 @@ func (a *Archive) AddSymlink(name, target string) {
 // AddDir adds an empty folder with the permission bits 0755.
 func (a *Archive) AddDir(name string) {
 	name = cleanName(name)
-	if name == "." {
+	if name == "" {
 		return
 	}
 	a.addParents(name)

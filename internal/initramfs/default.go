@@ -30,7 +30,7 @@ func BaseImage() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	image := filepath.Join(cache, "images", "uroot-"+runtime.GOARCH+".cpio.lz4")
+	image := filepath.Join(cache, "images", baseImageName())
 	_, err = os.Stat(image)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("the guest image %s does not exist yet: run `make images`, or give an initrd", image)
@@ -69,3 +69,6 @@ func Default(kernel, version string) ([][]byte, error) {
 	}
 	return [][]byte{modules, base}, nil
 }
+
+// baseImageName is the image's file name, which guest-images/build gives it.
+func baseImageName() string { return "uroot-" + runtime.GOARCH + ".cpio.lz4" }
