@@ -252,22 +252,61 @@ func splitTests(ctx context.Context, binary string, args []string) (tests [][]st
 		}
 		rest = append(rest, a)
 	}
-	top, sub, hasSub := strings.Cut(pattern, "/")
-	list := exec.CommandContext(ctx, binary, listFlag+top)
-	list.Env = append(os.Environ(), InsideVariable+"=1") // Main runs it here
-	list.Stderr = os.Stderr
-	names, err := list.Output()
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the tests: %w", err)
-	}
-	for name := range strings.Lines(string(names)) {
-		one := runFlag + "^" + strings.TrimSpace(name) + "$"
-		if hasSub {
-			one += "/" + sub
+	// As package testing does: alternatives first, then the parts of each.
+	chosen := map[string][]string{} // the patterns that choose a test
+	var order []string
+	for _, alternative := range splitOutside(pattern, '|') {
+		parts := splitOutside(alternative, '/')
+		names, err := listTests(ctx, binary, parts[0])
+		if err != nil {
+			return nil, nil, err
 		}
-		tests = append(tests, []string{one})
+		for _, name := range names {
+			if chosen[name] == nil {
+				order = append(order, name)
+			}
+			one := strings.Join(append([]string{"^" + name + "$"}, parts[1:]...), "/")
+			chosen[name] = append(chosen[name], one)
+		}
+	}
+	for _, name := range order {
+		tests = append(tests, []string{runFlag + strings.Join(chosen[name], "|")})
 	}
 	return tests, rest, nil
+}
+
+// listTests returns the top-level tests that match a pattern.
+func listTests(ctx context.Context, binary, pattern string) (names []string, err error) {
+	list := exec.CommandContext(ctx, binary, listFlag+pattern)
+	list.Env = append(os.Environ(), InsideVariable+"=1") // Main runs it here
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the tests: %w", err)
+	}
+	return strings.Fields(string(out)), nil
+}
+
+// splitOutside splits a regular expression at a byte where it stands outside
+// brackets and is not escaped.
+func splitOutside(s string, sep byte) (parts []string) {
+	depth, start := 0, 0
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '[', '(':
+			depth++
+		case ']', ')':
+			depth--
+		case sep:
+			if depth == 0 {
+				parts = append(parts, s[start:i])
+				start = i + 1
+			}
+		}
+	}
+	return append(parts, s[start:])
 }
 
 // Environment returns this process's environment for a command on an emulated

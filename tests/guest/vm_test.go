@@ -89,7 +89,7 @@ func scripted(t *testing.T, text string, more ...string) []string {
 		// There a vCPU may stand still for longer than the kernel's watchdogs allow.
 		cmdline += " rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60"
 	}
-	return append([]string{"run", "-a", cmdline, "-i", "default", "-i", script(t, text)}, more...)
+	return append([]string{"run", "--log-level", "info", "-a", cmdline, "-i", "default", "-i", script(t, text)}, more...)
 }
 
 // vm is one run of govmm.
