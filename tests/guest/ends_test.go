@@ -124,7 +124,7 @@ func TestWithoutPermission(t *testing.T) {
 			args := append([]string{"run", "-i", filepath.Join(dir, "vmlinuz")}, c.args...)
 			cmd := exec.Command(filepath.Join(dir, "govmm"), append(args, filepath.Join(dir, "vmlinuz"))...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-			cmd.Dir = dir
+			cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir}
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			if err := ns.start(cmd); err != nil {
