@@ -36,13 +36,13 @@ lock_cache() {
 	}
 }
 
-# repository SUFFIX: the base URI under which this machine's apt finds its
-# release ("") or its security updates ("-security").
+# repository SUFFIX: the base URI from which this machine's apt has its release
+# ("") or its security updates ("-security"). --print-uris works without package
+# lists and without root, and fetches nothing.
 repository() {
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Identifier: Packages' |
-		awk -v want="$codename$1" -v alias="stable$1" \
-			'$2 == "main" && ($1 == want || $1 == alias) { print $3; exit }'
+	apt-get update --print-uris 2>/dev/null |
+		sed -n "s,^'\(.*/\)dists/\($codename$1\|stable$1\)/InRelease' .*,\1,p" | head -n 1
 }
 
 # apt_private COMMAND ARGS...: apt with the private state.
