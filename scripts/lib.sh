@@ -45,7 +45,8 @@ repository() {
 		sed -n "s,^'\(.*/\)dists/\($codename$1\|stable$1\)/InRelease' .*,\1,p" | head -n 1
 }
 
-# apt_private COMMAND ARGS...: apt with the private state.
+# apt_private COMMAND ARGS...: apt with the private state. It takes no package
+# for installed, or it would want to download the installed version.
 apt_private() {
 	command=$1
 	shift
@@ -54,6 +55,7 @@ apt_private() {
 		-oDir::Etc::sourceparts=/dev/null \
 		-oDir::Etc::preferencesparts=/dev/null \
 		-oDir::State::Lists="$APT_DIR/lists" \
+		-oDir::State::status=/dev/null \
 		-oDir::Cache="$APT_DIR/cache" \
 		-oAPT::Architecture=amd64 -oAPT::Architectures=amd64 \
 		-oAPT::Sandbox::User="$(id -un)" \
