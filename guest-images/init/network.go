@@ -212,7 +212,11 @@ func bringUp(name string) error {
 
 // dhcp asks for an address. The client ends once it has one.
 func dhcp(name string) error {
-	cmd := exec.Command("dhclient", "-ipv6=false", "-timeout", "5", "-retry", "3", name)
+	client, err := lookPath("dhclient")
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(client, "-ipv6=false", "-timeout", "5", "-retry", "3", name)
 	cmd.Env = environment
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: dhclient: %w: %s", name, err, output)

@@ -50,6 +50,7 @@ func pack(base, initProgram, root string, programs []string, output string) erro
 	}
 	extra.AddFile("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	extra.AddFile("etc/group", 0o644, []byte("root:x:0:\n"))
+	extra.AddFile("etc/resolv.conf", 0o644, nil) // u-root's names a public server
 	extra.AddFile("etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))
 	if err := addPrograms(&extra, root, programs); err != nil {
 		return err
