@@ -160,6 +160,6 @@ func greet() {
 		return
 	}
 	memory := info.Totalram * uint64(info.Unit) >> 20
-	fmt.Printf("\nLinux %s, %d CPUs, %d MiB. Type exit or poweroff to end.\n",
+	fmt.Printf("\nLinux %s, %d vCPU, %d MiB. Type exit or poweroff to end.\n",
 		unix.ByteSliceToString(uts.Release[:]), runtime.NumCPU(), memory)
 }

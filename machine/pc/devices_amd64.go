@@ -169,7 +169,7 @@ func (b *Board) addPCI(cfg Config) error {
 func (d *devices) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context){d.rtc.Run, d.pm.Run} {
+	for _, run := range []func(context.Context){d.uart.Run, d.rtc.Run, d.pm.Run} {
 		running.Go(func() {
 			defer bug.Catch()
 			run(ctx)

@@ -24,12 +24,38 @@ const (
 	promptMore = "> " // when a command goes on in the next line
 )
 
+// lines reads commands from the terminal. One editor lasts as long as the shell:
+// it may have read more than a line, and what was typed ahead must not be lost.
+type lines struct {
+	editor *liner.State
+	// The terminal's modes while a command runs and while a line is edited.
+	cooked, editing liner.ModeApplier
+}
+
+func newLines() (*lines, error) {
+	cooked, err := liner.TerminalMode()
+	if err != nil {
+		return nil, err
+	}
+	l := &lines{editor: liner.NewLiner(), cooked: cooked}
+	l.editor.SetCtrlCAborts(true)
+	l.editor.SetWordCompleter(complete)
+	l.editing, err = liner.TerminalMode()
+	return l, err
+}
+
 // interact reads and runs commands until the end of the input or "exit".
 func interact(runner *interp.Runner) int {
 	ignoreKeyboardSignals()
+	in, err := newLines()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sh: the terminal: %v\n", err)
+		return exitUsage
+	}
+	defer in.editor.Close()
 	status := 0
 	for !runner.Exited() {
-		file, err := readCommand()
+		file, err := in.readCommand()
 		if errors.Is(err, io.EOF) {
 			fmt.Println()
 			return status
@@ -60,22 +86,16 @@ func ignoreKeyboardSignals() {
 	}()
 }
 
-// history lasts as long as the shell.
-var history strings.Builder
-
 // readCommand reads lines until they make a complete command. The terminal is
 // in the line editor's mode only meanwhile.
-func readCommand() (*syntax.File, error) {
-	editor := liner.NewLiner()
-	defer editor.Close()
-	editor.SetCtrlCAborts(true)
-	editor.SetWordCompleter(complete)
-	if _, err := editor.ReadHistory(strings.NewReader(history.String())); err != nil {
+func (l *lines) readCommand() (*syntax.File, error) {
+	if err := l.editing.ApplyMode(); err != nil {
 		return nil, err
 	}
+	defer l.cooked.ApplyMode()
 	text, ask := "", prompt
 	for {
-		line, err := editor.Prompt(ask)
+		line, err := l.editor.Prompt(ask)
 		if errors.Is(err, liner.ErrPromptAborted) {
 			text, ask = "", prompt
 			continue
@@ -84,8 +104,7 @@ func readCommand() (*syntax.File, error) {
 			return nil, err
 		}
 		if strings.TrimSpace(line) != "" {
-			history.WriteString(line + "\n")
-			editor.AppendHistory(line)
+			l.editor.AppendHistory(line)
 		}
 		text += line + "\n"
 		file, err := syntax.NewParser().Parse(strings.NewReader(text), "")
