@@ -40,6 +40,7 @@ fuzz: ## run each fuzz target for FUZZTIME
 
 .PHONY: cross
 cross: ## build for linux/ppc64le
+	GOARCH=ppc64le $(GO) build ./...
 	GOARCH=ppc64le $(GO) vet ./...
 
 .PHONY: lint

@@ -31,14 +31,6 @@ const (
 	pciIOSize = 0x2000
 )
 
-// The first MiB.
-const (
-	ebdaBase  = 0x9_fc00 // end of conventional memory
-	romBase   = 0xe_0000 // ACPI tables, where Linux looks for an RSDP by itself
-	romEnd    = 0x10_0000
-	upperBase = 0x10_0000
-)
-
 // layout is where one VM's RAM and windows lie.
 type layout struct {
 	ram    []guestmem.Range
