@@ -29,6 +29,7 @@ test: lint unit cross images kernels guest-test fuzz ## run all tests
 .PHONY: unit
 unit: setup kernels ## run the tests that need no guest, with the race detector
 	CGO_ENABLED=1 $(GO) test -race -timeout 15m $$($(GO) list ./... | grep -v /tests/)
+	cd guest-images/uroot && $(GO) vet ./... && $(GO) test ./...
 
 .PHONY: guest-test
 guest-test: build images kernels ## run the tests that boot stock kernels
