@@ -59,6 +59,10 @@ func (m *Machine) Close() error {
 	}
 	m.nics = nil
 	errs = append(errs, m.host.close())
+	if m.kernel != nil {
+		errs = append(errs, m.kernel.Close())
+		m.kernel = nil
+	}
 	if m.console != nil {
 		errs = append(errs, m.console.close())
 	}
