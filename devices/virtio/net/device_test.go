@@ -265,10 +265,10 @@ func TestEveryFeatureAndLayout(t *testing.T) {
 // TestBuffersOverRegions receives into buffers whose header lies in two regions
 // of RAM, at each possible place.
 func TestBuffersOverRegions(t *testing.T) {
-	// A ring of 64 takes 256 KiB; the first receive buffer lies after it.
-	const first = 0x40000
+	// The rings take 320 KiB; the first receive buffer lies after it.
+	const first = 0x50000
 	for shift := uint64(1); shift <= netio.HeaderLen+1; shift++ {
-		gc := guestConfig{slots: 64, ring: 64, bufSize: 1600, frameSize: maxSend, border: first + 0x10000}
+		gc := guestConfig{slots: 64, ring: 128, bufSize: 1600, frameSize: maxSend, border: first + 0x10000}
 		gc.layout = func(gpa uint64, size int) []bufferPiece { return cut(0)(gpa+0x10000-shift, size) }
 		r := newRig(t, Config{Mergeable: true, Offload: true}, gc)
 		r.start(base | FeatureMrgRxbuf | FeatureGuestCsum | FeatureGuestTSO6)
