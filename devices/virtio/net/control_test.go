@@ -242,7 +242,7 @@ func TestControlQueueIndex(t *testing.T) {
 // frames.
 func TestPairsUnderTraffic(t *testing.T) {
 	const pairs = 4
-	r := newRig(t, Config{Queues: pairs, Mergeable: true}, smallGuest)
+	r := newRig(t, Config{Queues: pairs, Mergeable: true, MTU: 9000}, smallGuest)
 	r.start(base | FeatureCtrlVQ | FeatureMQ | FeatureMrgRxbuf | virtio.FeatureEventIdx)
 	quit, done := make(chan struct{}), make(chan int)
 	for _, g := range r.pairs {
@@ -292,7 +292,7 @@ func TestPairsUnderTraffic(t *testing.T) {
 // TestOffloadsUnderTraffic switches what the guest receives.
 func TestOffloadsUnderTraffic(t *testing.T) {
 	gc := smallGuest
-	gc.slots = 60
+	gc.slots, gc.ring = 60, 128
 	r := newRig(t, Config{Mergeable: true, Offload: true}, gc)
 	r.start(base | FeatureCtrlVQ | FeatureCtrlGuestOffloads | FeatureMrgRxbuf | guestOffloadBits)
 	quit, done := make(chan struct{}), make(chan int)

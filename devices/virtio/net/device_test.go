@@ -551,7 +551,7 @@ func TestBackendLost(t *testing.T) {
 // goes on, and checks that nothing of a past driver is touched.
 func TestRestartUnderTraffic(t *testing.T) {
 	gc := smallGuest
-	gc.indirect = true
+	gc.indirect, gc.ring = true, 128
 	r := newRig(t, Config{Queues: 2, Mergeable: true, Offload: true}, gc)
 	features := base | FeatureCtrlVQ | FeatureMQ | FeatureMrgRxbuf | virtio.FeatureEventIdx | virtio.FeatureIndirectDesc
 	for round := range 100 {

@@ -65,9 +65,8 @@ func newRig(t testing.TB, cfg Config, gc guestConfig) *rig {
 	return &rig{t: t, dev: dev, loop: l, mem: newMemory(t, size, gc.border), guest: gc}
 }
 
-// smallGuest has the smallest rings that the loop's MTU admits, and buffers for
-// ordinary frames.
-var smallGuest = guestConfig{slots: 64, ring: 128, bufSize: 2048, frameSize: 2048}
+// smallGuest has rings of 64 entries and buffers for ordinary frames.
+var smallGuest = guestConfig{slots: 64, ring: 64, bufSize: 2048, frameSize: 2048}
 
 // driver lays fresh rings out and returns what a transport would hand to Start.
 func (r *rig) driver(features uint64) virtio.Driver {
