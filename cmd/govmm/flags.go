@@ -26,7 +26,7 @@ var groups = []string{"Kernel", "Machine", "Network and console", "Ending", "gov
 // vmFlags are the flags that set a conf.Setting.
 var vmFlags = []flagHelp{
 	{"kernel", "k", groups[0], "boot `FILE`, a bzImage or vmlinux, or the one in a kernel build folder; as KERNEL does", nil},
-	{"initrd", "i", groups[0], "use `FILE` as initramfs; again: one more, behind it (default: govmm's own)", nil},
+	{"initrd", "i", groups[0], "use `FILE` as initramfs; again: one more, behind it; the word default: govmm's own (which is the default)", nil},
 	{"append", "a", groups[0], "add `TEXT` to the kernel command line; again: more", nil},
 	{"cmdline", "", groups[0], "replace the kernel command line by `TEXT` (default \"" + machine.DefaultCmdline + "\")", nil},
 	{"entry", "", groups[0], "enter the kernel by `PROTOCOL` auto, linux64 or pvh (default auto)", []string{"auto", "linux64", "pvh"}},
