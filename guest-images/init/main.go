@@ -59,8 +59,17 @@ func logf(format string, args ...any) {
 // kernel refuses.
 func end(how int) {
 	unix.Sync()
+	drain(os.Stdout)
 	if err := unix.Reboot(how); err != nil {
 		logf("cannot stop the machine: %v", err)
 		os.Exit(1)
 	}
+}
+
+// drain waits until a terminal has sent what was written to it, as tcdrain does:
+// the kernel does not when it stops the machine. There is nothing to do about a
+// failure, and with a pipe there is nothing to wait for.
+func drain(terminal *os.File) {
+	const waitOnly = 1 // TCSBRK sends a break if it is 0
+	_ = unix.IoctlSetInt(int(terminal.Fd()), unix.TCSBRK, waitOnly)
 }
