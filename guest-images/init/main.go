@@ -5,7 +5,7 @@
 // network from the kernel command line, and runs a shell, or a command whose
 // exit status it reports (see package layout). Then it powers the machine off.
 //
-// Under the names reboot and halt it is those commands.
+// Under the names reboot, halt and poweroff it is those commands.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	switch filepath.Base(os.Args[0]) {
 	case "reboot":
 		end(unix.LINUX_REBOOT_CMD_RESTART)
-	case "halt":
+	case "halt", "poweroff":
 		end(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	}
 	if os.Getpid() != 1 {

@@ -45,6 +45,7 @@ func pack(base, initProgram, root string, programs []string, output string) erro
 	extra.AddFile("init", 0o755, program)
 	extra.AddSymlink("bin/reboot", "/init")
 	extra.AddSymlink("bin/halt", "/init")
+	extra.AddSymlink("bin/poweroff", "/init")
 	for _, dir := range []string{"etc", "mnt", "proc", "root", "run", "sys", "tmp"} {
 		extra.AddDir(dir)
 	}
