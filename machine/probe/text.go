@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/bits"
@@ -88,7 +89,7 @@ func (c *Capability) valueText() string {
 }
 
 func (c *CPU) text() string {
-	s := fmt.Sprintf("%s, %d online, %d usable, %s", orNone(c.Model), c.Online, c.Usable, orNone(c.Extension))
+	s := fmt.Sprintf("%s, %d online, %d usable, %s", orNone(c.Model), c.Online, c.Usable, cmp.Or(c.Extension, "no vmx or svm"))
 	if c.Hypervisor {
 		s += ", in a virtual machine"
 	}
