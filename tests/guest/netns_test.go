@@ -63,6 +63,20 @@ func (ns *netns) dialUDP(addr string) (conn net.Conn, err error) {
 	return conn, err
 }
 
+// tryRun runs a command in the namespace and returns its output, however it ends.
+func (ns *netns) tryRun(name string, args ...string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.start(cmd); err != nil {
+		return err.Error()
+	}
+	_ = cmd.Wait() // its output tells
+	return out.String()
+}
+
 // run runs a command in the namespace and returns its output.
 func (ns *netns) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
