@@ -40,9 +40,9 @@ func tapStats(t *testing.T, ns *netns) linkStats {
 // may be lost.
 func pingLarge(t *testing.T, ns *netns) {
 	t.Helper()
-	out := ns.tryRun("ping", "-c", "5", "-i", "1", "-W", "10", "-s", "65507", guestIP)
-	if !strings.Contains(out, " 0% packet loss") {
-		t.Errorf("ping -s 65507:\n%s", out)
+	out, err := ns.output("ping", "-c", "5", "-i", "1", "-W", "10", "-s", "65507", guestIP)
+	if err != nil || !strings.Contains(out, " 0% packet loss") {
+		t.Errorf("ping -s 65507: %v\n%s", err, out)
 	}
 }
 

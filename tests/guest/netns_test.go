@@ -63,36 +63,29 @@ func (ns *netns) dialUDP(addr string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// tryRun runs a command in the namespace and returns its output, however it ends.
-func (ns *netns) tryRun(name string, args ...string) string {
+// output runs a command in the namespace and returns what it printed, also if it
+// fails.
+func (ns *netns) output(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := ns.start(cmd); err != nil {
-		return err.Error()
+		return "", err
 	}
-	_ = cmd.Wait() // its output tells
-	return out.String()
+	err := cmd.Wait()
+	return out.String(), err
 }
 
-// run runs a command in the namespace and returns its output.
+// run runs a command that must succeed and returns what it printed.
 func (ns *netns) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := ns.start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
+	out, err := ns.output(name, args...)
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.String())
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
-	return out.String()
+	return out
 }
 
 // iperf runs an iperf3 server in the namespace until the test ends.
