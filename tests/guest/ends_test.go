@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -216,53 +215,56 @@ func TestSignals(t *testing.T) {
 
 // TestStreams runs guests with standard streams that are closed, full or slow.
 func TestStreams(t *testing.T) {
-	args := func(t *testing.T) []string {
-		return scripted(t, "i=0\nwhile [ $i -lt 500 ]; do echo line $i of the output; i=$((i+1)); done\n", kernel(t, "6.1-cloud"))
-	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	closedPipe := func() *os.File {
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Close()
-		return w
-	}
-	stuckReader, stuckPipe, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stuckReader, stuckPipe := smallPipe(t)
 	defer stuckReader.Close()
 	defer stuckPipe.Close()
+	goneReader, gonePipe := smallPipe(t)
+	goneReader.Close()
+	defer gonePipe.Close()
 	for _, c := range []struct {
 		name   string
 		change func(*exec.Cmd)
 		code   int
 	}{
 		{"closed stdin", func(c *exec.Cmd) { c.Stdin = nil }, 0},
-		{"stdout whose reader is gone", func(c *exec.Cmd) { c.Stdout = closedPipe() }, 0},
+		{"stdout whose reader is gone", func(c *exec.Cmd) { c.Stdout = gonePipe }, 0},
 		{"stdout whose reader does not read", func(c *exec.Cmd) { c.Stdout = stuckPipe }, 0},
 		{"full stdout", func(c *exec.Cmd) { c.Stdout = full }, 122},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := exec.Command(govmm(t), args(t)...)
+			// Its kernel log alone is more than a small pipe holds.
+			cmd := exec.Command(govmm(t), scripted(t, "echo done\n", kernel(t, "6.1-cloud"))...)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			c.change(cmd)
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			timer := time.AfterFunc(deadline, func() { cmd.Process.Kill() })
-			defer timer.Stop()
+			stop := quitAfter(cmd.Process, deadline)
+			defer stop()
 			if got := status(t, cmd.Wait()); got != c.code {
 				t.Errorf("exit status %d, want %d\n%s", got, c.code, stderr.String())
 			}
 		})
 	}
+}
+
+// smallPipe is a pipe that holds one page.
+func smallPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
+		t.Fatal(err)
+	}
+	return r, w
 }
 
 // TestTerminal runs govmm on a terminal: a prompt, commands, Ctrl-A, and the
@@ -288,8 +290,8 @@ func TestTerminal(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			timer := time.AfterFunc(deadline, func() { cmd.Process.Kill() })
-			defer timer.Stop()
+			stop := quitAfter(cmd.Process, deadline)
+			defer stop()
 			screen.wait(t, "exit or poweroff to end")
 			send := func(s string) {
 				if _, err := io.WriteString(master, s); err != nil {

@@ -129,17 +129,33 @@ func start(t *testing.T, ns *netns, args ...string) *vm {
 		close(v.done)
 	}()
 	t.Cleanup(func() {
-		select {
-		case <-v.done:
-		default:
-			v.cmd.Process.Kill()
-			<-v.done
-		}
+		v.quit()
 		if t.Failed() {
 			t.Logf("govmm %s\n--- stderr\n%s\n--- console\n%s", strings.Join(args, " "), v.text(&v.stderr), tailOf(v.text(&v.console)))
 		}
 	})
 	return v
+}
+
+// quit ends a govmm that still runs, with a stack trace of what it does.
+func (v *vm) quit() {
+	select {
+	case <-v.done:
+		return
+	default:
+	}
+	stop := quitAfter(v.cmd.Process, 0)
+	defer stop()
+	<-v.done
+}
+
+// quitAfter makes a process that runs longer than d say what it does and end:
+// the Go runtime prints the stacks of all goroutines on SIGQUIT.
+func quitAfter(p *os.Process, d time.Duration) (stop func()) {
+	const patience = 5 * time.Second
+	kill := time.AfterFunc(d+patience, func() { p.Kill() })
+	quit := time.AfterFunc(d, func() { p.Signal(syscall.SIGQUIT) })
+	return func() { quit.Stop(); kill.Stop() }
 }
 
 // tailOf keeps a log of a failure readable.
