@@ -75,6 +75,7 @@ func startOnce(ctx context.Context, o Options, initrd string) (*Host, error) {
 	h.client = newClient(p.conn, frames)
 	go h.client.receive()
 	h.watchdog.Go(h.watch)
+	go h.nudge()
 	return h, nil
 }
 
@@ -147,6 +148,28 @@ func (h *Host) watch() {
 		go func() { _ = h.client.out.Write(wire.Frame{Type: wire.Ping}) }()
 	}
 }
+
+// nudge gives the host an interrupt from outside, many times a second. QEMU's
+// emulation of #VMEXIT and VMRUN changes the CPU's word of pending interrupts
+// without a lock (cpu_vmexit and helper_vmrun up to QEMU 10.1), while the local
+// APIC's timer sets its bit there from another thread: the bit may be lost. The
+// interrupt then waits in the APIC until another one comes, and with it every
+// timer of the host: a guest there seems to hang.
+//
+// It ends with the connection.
+func (h *Host) nudge() {
+	ticks := time.NewTicker(nudgeInterval)
+	defer ticks.Stop()
+	for range ticks.C {
+		if h.client.out.Write(wire.Frame{Type: wire.Nudge}) != nil {
+			return
+		}
+	}
+}
+
+// nudgeInterval is how long a lost interrupt may stay lost. A nudge costs the
+// host some hundred microseconds.
+const nudgeInterval = 50 * time.Millisecond
 
 // explainEnd is the error of a command that the host's end cut off.
 func (h *Host) explainEnd() error {

@@ -3,13 +3,18 @@
 package guest
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sys/unix"
 
 	"github.com/govmm/govmm/boot"
 )
@@ -112,5 +117,61 @@ func TestMemory(t *testing.T) {
 				t.Errorf("MemTotal is %d KiB of %d", total, kib)
 			}
 		})
+	}
+}
+
+// TestManyCPUs boots with as many vCPUs as most users will ever ask for: on an
+// emulated host each of them waits for its turn on one CPU.
+func TestManyCPUs(t *testing.T) {
+	const n = 16
+	text := marked("cpus", "grep -c ^processor /proc/cpuinfo") +
+		marked("online", "cat /sys/devices/system/cpu/online")
+	v := start(t, newNetns(t), scripted(t, text, "-c", strconv.Itoa(n), "-n", "tap", kernel(t, "6.12-cloud"))...)
+	v.ends(0, "poweroff")
+	v.clean()
+	if got := strings.TrimSpace(v.section("cpus")); got != strconv.Itoa(n) {
+		t.Errorf("the guest has %s CPUs, want %d", got, n)
+	}
+	if got := strings.TrimSpace(v.section("online")); got != "0-15" {
+		t.Errorf("the guest's CPUs %s are online", got)
+	}
+}
+
+// TestLargeInitrd boots with an initrd of 300 MiB in 1 GiB: what is unpacked and
+// what is still packed must fit side by side. (TestRefusals has it in 256 MiB.)
+func TestLargeInitrd(t *testing.T) {
+	const size = 300 << 20
+	file := archive(t, cpio.Record{
+		ReaderAt: io.NewSectionReader(zeros{}, 0, size),
+		Info:     cpio.Info{Name: "large", Mode: unix.S_IFREG | 0o600, FileSize: size},
+	})
+	text := marked("size", "ls -l /large")
+	v := start(t, newNetns(t), scripted(t, text, "-m", "1G", "-i", file, kernel(t, "6.1-cloud"))...)
+	v.ends(0, "poweroff")
+	v.clean()
+	if got := v.section("size"); !strings.Contains(got, strconv.Itoa(size)) {
+		t.Errorf("the file of %d bytes is %s", size, got)
+	}
+}
+
+// zeros is an endless file.
+type zeros struct{}
+
+func (zeros) ReadAt(p []byte, _ int64) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// TestInitrdThatTheKernelCannotUnpack: what the kernel says of it reaches the user.
+func TestInitrdThatTheKernelCannotUnpack(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "initrd.zst")
+	// A frame header of Zstandard (RFC 8878, section 3.1.1) and then nonsense.
+	if err := os.WriteFile(file, append([]byte{0x28, 0xb5, 0x2f, 0xfd}, bytes.Repeat([]byte{0xff}, 4096)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := start(t, newNetns(t), "run", "-a", "quiet", "-i", file, kernel(t, "6.1-cloud"))
+	v.ends(116, "panic")
+	if !strings.Contains(v.output(), "Initramfs unpacking failed") {
+		t.Error("the console does not say that the initrd could not be unpacked")
 	}
 }

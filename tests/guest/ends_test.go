@@ -237,8 +237,7 @@ func TestStreams(t *testing.T) {
 		{"full stdout", func(c *exec.Cmd) { c.Stdout = full }, 122},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// Its kernel log alone is more than a small pipe holds.
-			cmd := exec.Command(govmm(t), scripted(t, "echo done\n", kernel(t, "6.1-cloud"))...)
+			cmd := exec.Command(govmm(t), scripted(t, moreThanAPage, kernel(t, "6.1-cloud"))...)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			c.change(cmd)
@@ -253,6 +252,9 @@ func TestStreams(t *testing.T) {
 		})
 	}
 }
+
+// moreThanAPage is a script that prints more than a small pipe holds.
+const moreThanAPage = "head -c 6000 /proc/kallsyms\n"
 
 // smallPipe is a pipe that holds one page.
 func smallPipe(t *testing.T) (r, w *os.File) {

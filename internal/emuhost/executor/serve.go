@@ -59,6 +59,8 @@ func (e *executor) handle(f wire.Frame) error {
 	switch f.Type {
 	case wire.Ping:
 		return e.out.Write(wire.Frame{Type: wire.Pong})
+	case wire.Nudge:
+		return nil
 	case wire.Start:
 		return e.start(f)
 	}

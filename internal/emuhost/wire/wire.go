@@ -60,7 +60,8 @@ const (
 	Ping                     // machine to agent: empty; answered by Pong
 	Pong                     // agent to machine: empty
 	Shutdown                 // machine to agent: power off
-	lastType = Shutdown
+	Nudge                    // machine to agent: empty; means nothing, see Host.nudge
+	lastType = Nudge
 )
 
 // Frame is one message.
