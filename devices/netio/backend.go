@@ -88,6 +88,8 @@ type QueueDirCounters struct {
 	Syscalls uint64
 	// Copied is the number of frames that went through a buffer of the backend.
 	Copied uint64
+	// Filtered is the number of received frames that the Filter left out.
+	Filtered uint64
 }
 
 // ErrAgain says that a Queue can't go on until PollFD is ready.

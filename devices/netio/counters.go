@@ -35,6 +35,7 @@ type DirCounters struct {
 	Again    uint64 `json:"again"`    // times that the backend could not go on
 	Errors   uint64 `json:"errors"`   // frames that the host refused or the buffers didn't hold
 	Copied   uint64 `json:"copied"`   // frames that went through a buffer of the backend
+	Filtered uint64 `json:"filtered"` // frames for others that the guest didn't get
 
 	Notified      uint64 `json:"notified"`       // interrupts sent to the guest
 	Suppressed    uint64 `json:"suppressed"`     // interrupts that the guest didn't want
@@ -74,5 +75,6 @@ func batchClass(n int) int {
 
 // add takes in what the queue counted.
 func (c *DirCounters) add(q *QueueDirCounters) {
-	c.GSO, c.Syscalls, c.Errors, c.Copied = q.GSO, q.Syscalls, q.Errors, q.Copied
+	c.GSO, c.Syscalls, c.Errors = q.GSO, q.Syscalls, q.Errors
+	c.Copied, c.Filtered = q.Copied, q.Filtered
 }

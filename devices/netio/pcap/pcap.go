@@ -107,6 +107,14 @@ func fileHeader(b []byte) []byte {
 // Queues implements netio.Backend.
 func (c *Capture) Queues() []netio.Queue { return c.queues }
 
+// SetFilter implements netio.Filterer, if the other backend does. Frames that it
+// leaves out are not in the file.
+func (c *Capture) SetFilter(f *netio.Filter) {
+	if b, ok := c.Backend.(netio.Filterer); ok {
+		b.SetFilter(f)
+	}
+}
+
 // Close implements netio.Backend: it writes out what was captured and closes the
 // file and the backend.
 func (c *Capture) Close() error {

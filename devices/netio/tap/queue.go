@@ -5,6 +5,7 @@ package tap
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/govmm/govmm/devices/netio"
 	"github.com/govmm/govmm/internal/guestmem"
@@ -36,7 +37,8 @@ type queue struct {
 	fd       int
 	attached bool
 
-	count netio.QueueCounters
+	count  netio.QueueCounters
+	filter atomic.Pointer[netio.Filter] // of received frames; nil leaves none out
 
 	stage [stageMax]byte
 	iov   [maxIOV]unix.Iovec
@@ -149,6 +151,10 @@ func (q *queue) Recv(b *netio.RxBatch, max int) (n int, err error) {
 		}
 		if size > room || size < netio.HeaderLen {
 			c.Errors++
+			continue
+		}
+		if !q.filter.Load().WantsFrame(vec) {
+			c.Filtered++ // the next frame takes its place
 			continue
 		}
 		if gsoType(vec) != 0 {

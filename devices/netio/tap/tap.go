@@ -39,7 +39,10 @@ type Tap struct {
 	mtu int // as last seen
 }
 
-var _ netio.Backend = (*Tap)(nil)
+var (
+	_ netio.Backend  = (*Tap)(nil)
+	_ netio.Filterer = (*Tap)(nil)
+)
 
 // attach makes a Tap of the descriptors of an interface's queues, and brings
 // these into the state that the engine needs. The Tap owns the descriptors,
@@ -178,6 +181,13 @@ func (t *Tap) SetActive(n int) error {
 		}
 	}
 	return nil
+}
+
+// SetFilter implements netio.Filterer.
+func (t *Tap) SetFilter(f *netio.Filter) {
+	for _, q := range t.queues {
+		q.filter.Store(f)
+	}
 }
 
 // Close implements netio.Backend. An interface that was made here is gone when

@@ -2,18 +2,19 @@
 
 package virtionet
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/govmm/govmm/devices/netio"
+)
 
 // maxFilter is how many addresses of each kind are remembered. A driver that
 // sets more gets all of that kind.
 const maxFilter = 64
 
 // Mode is what the guest asked to receive by the control queue (virtio 1.2,
-// 5.1.6.5.1 and 5.1.6.5.2). The device remembers and shows it, but doesn't
-// filter by it, which the specification leaves to its best effort: a tap hands
-// over only what the host's stack or bridge sends this way, and the guest's own
-// stack drops the rest. A filter here would have to look at each frame in guest
-// memory and leave holes among the receive buffers.
+// 5.1.6.5.1 and 5.1.6.5.2). A backend that is a netio.Filterer leaves out what
+// it doesn't cover; with another the guest's own stack does.
 type Mode struct {
 	MAC          MAC  `json:"mac"` // the guest's own address, as the configuration space shows it
 	Promiscuous  bool `json:"promiscuous"`
@@ -26,19 +27,34 @@ type Mode struct {
 	MulticastOverflow bool  `json:"multicast_overflow"`
 }
 
-// resetMode makes the mode that of a device after reset. There is no filter, so
-// all is received until the driver says otherwise.
+// resetMode makes the mode that of a device after reset: the tables are empty
+// (5.1.6.5.2.2). The specification doesn't say whether the device is then
+// promiscuous. It is, so that a driver which knows no filter, or has not accepted
+// VIRTIO_NET_F_CTRL_RX, receives everything.
 func (d *Device) resetMode() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mode = Mode{MAC: d.cfg.MAC, Promiscuous: true}
+	d.setMode(func(m *Mode) { *m = Mode{MAC: d.cfg.MAC, Promiscuous: true} })
 }
 
-// setMode changes the mode.
+// setMode changes the mode and the backend's filter.
 func (d *Device) setMode(change func(*Mode)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.mode)
+	if b, ok := d.cfg.Backend.(netio.Filterer); ok {
+		b.SetFilter(d.mode.filter())
+	}
+}
+
+// filter is what m lets through; nil is everything.
+func (m *Mode) filter() *netio.Filter {
+	if m.Promiscuous {
+		return nil
+	}
+	further := make([]netio.MAC, 0, len(m.Unicast)+len(m.Multicast))
+	for _, a := range slices.Concat(m.Unicast, m.Multicast) {
+		further = append(further, netio.MAC(a))
+	}
+	return netio.NewFilter(netio.MAC(m.MAC), further, m.UnicastOverflow, m.AllMulticast || m.MulticastOverflow)
 }
 
 // State is how a Device stands.
