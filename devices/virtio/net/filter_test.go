@@ -3,6 +3,7 @@
 package virtionet
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/govmm/govmm/devices/netio"
@@ -11,10 +12,10 @@ import (
 // filterLoop is a loop that takes a filter, and doesn't apply it.
 type filterLoop struct {
 	netio.Backend
-	filter *netio.Filter
+	filter atomic.Pointer[netio.Filter] // set on the control queue's goroutine
 }
 
-func (l *filterLoop) SetFilter(f *netio.Filter) { l.filter = f }
+func (l *filterLoop) SetFilter(f *netio.Filter) { l.filter.Store(f) }
 
 // TestFilter sends the commands with which a driver sets its filter, and asks
 // what the backend then lets through.
@@ -50,13 +51,13 @@ func TestFilter(t *testing.T) {
 			want[a] = true
 		}
 		for _, a := range all {
-			if got := l.filter.Wants(a); got != want[a] {
+			if got := l.filter.Load().Wants(a); got != want[a] {
 				t.Errorf("%s: % x: %v, want %v", step.name, a, got, want[a])
 			}
 		}
 	}
 	r.dev.Stop()
-	if l.filter != nil {
+	if l.filter.Load() != nil {
 		t.Error("there is a filter after the reset")
 	}
 }
