@@ -135,7 +135,7 @@ func (q *Queue) Next() (*Chain, error) {
 		}
 	}
 	head := q.avail.Load16(ringEntries + availSize*uint64(q.next&(q.size-1)))
-	if err := q.walk(head); err != nil {
+	if err := q.fetch(head); err != nil {
 		return nil, err
 	}
 	q.next++
