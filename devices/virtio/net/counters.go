@@ -2,7 +2,12 @@
 
 package virtionet
 
-import "github.com/govmm/govmm/devices/netio"
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/govmm/govmm/devices/netio"
+)
 
 // Counters is what a Device counted since it was made.
 type Counters struct {
@@ -22,6 +27,30 @@ type PairCounters struct {
 	// hold less than a header and an Ethernet header, or more than a frame can.
 	TxShort uint64 `json:"tx_short"`
 	TxLong  uint64 `json:"tx_long"`
+}
+
+// LogValue implements slog.LogValuer: a group with the names of JSON, except
+// that each pair is a member by its index, and without what is zero.
+func (c Counters) LogValue() slog.Value {
+	attrs := netio.NonZero(
+		slog.Uint64("starts", c.Starts),
+		slog.Uint64("guest_faults", c.GuestFaults),
+		slog.Uint64("backend_errors", c.BackendErrors),
+		slog.Uint64("control_commands", c.ControlCommands),
+		slog.Uint64("control_errors", c.ControlErrors),
+	)
+	for i, p := range c.Pairs {
+		attrs = append(attrs, slog.Any(fmt.Sprintf("pair%d", i), p))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// LogValue implements slog.LogValuer: a group like that of what it embeds.
+func (c PairCounters) LogValue() slog.Value {
+	return slog.GroupValue(append(c.Counters.LogValue().Group(), netio.NonZero(
+		slog.Uint64("tx_short", c.TxShort),
+		slog.Uint64("tx_long", c.TxLong),
+	)...)...)
 }
 
 // Counters returns a snapshot; each pair's is consistent in itself.
