@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/govmm/govmm/internal/result"
 	"github.com/govmm/govmm/machine"
 )
 
@@ -56,17 +55,35 @@ func File(c *machine.Config, path string) error {
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, result.Errorf(result.Usage, "configuration file: %w: name one that exists and is readable", err)
+		return nil, unreadable(path, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, result.Errorf(result.Host, "configuration file: %w: name a file that can be read", err)
+		return nil, unreadable(path, err)
 	}
 	if len(data) > maxFile {
 		return nil, usagef("configuration file %s is larger than %d KiB: name a govmm configuration", path, maxFile>>10)
 	}
 	return data, nil
+}
+
+// unreadable says why the file at path can't be read, and what to do. Who didn't
+// name it may not know of it.
+func unreadable(path string, err error) error {
+	reason := err
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		reason = e.Err
+	}
+	const instead = "or name another with --config; --config /dev/null reads none"
+	cure := "make it a file that can be read"
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		cure = "create it"
+	case errors.Is(err, os.ErrPermission):
+		cure = "give this user the right to read it and to search the folders above it"
+	}
+	return usagef("configuration file %s: %w: %s, %s", path, reason, cure, instead)
 }
 
 // apply applies the content of the file at path to c.

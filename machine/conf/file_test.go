@@ -226,6 +226,33 @@ func TestDefaultFiles(t *testing.T) {
 	check(FileName)
 }
 
+// TestUnreadable: the message names the file, the reason and the cure.
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	const instead = ", or name another with --config; --config /dev/null reads none"
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"missing":     "no such file or directory: create it",
+		"":            "is a directory: make it a file that can be read",
+		"file/config": "not a directory: make it a file that can be read",
+	} {
+		path = filepath.Join(dir, path)
+		err := File(&machine.Config{}, path)
+		if want = "configuration file " + path + ": " + want + instead; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	// Root may read everything, so the reason is made up.
+	err := unreadable("/root/.config/govmm/config.toml", &os.PathError{Op: "open", Path: "/root/.config/govmm/config.toml", Err: os.ErrPermission})
+	want := "configuration file /root/.config/govmm/config.toml: permission denied: " +
+		"give this user the right to read it and to search the folders above it" + instead
+	if err.Error() != want || !errors.Is(err, os.ErrPermission) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestEnv(t *testing.T) {
 	env := map[string]string{
 		"GOVMM_KERNEL": "bzImage", "GOVMM_INITRD": "a;b", "GOVMM_APPEND": "x; y", "GOVMM_CPUS": "3", "GOVMM_MEMORY": "1G",
