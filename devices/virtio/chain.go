@@ -70,21 +70,13 @@ func readDescriptor(table guestmem.View, i uint32) descriptor {
 	}
 }
 
-// loadDescriptor is readDescriptor for the queue's own table, whose alignment
-// (2.7) allows it two loads in place of a call of memmove.
-func (q *Queue) loadDescriptor(i uint32) descriptor {
-	off := descSize * uint64(i)
-	addr, rest := q.desc.Load64(off), q.desc.Load64(off+8)
-	return descriptor{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
-}
-
 // fetch reads the chain that begins at descriptor head into q.chain. Most
 // receive buffers are a single descriptor, for which there is little to check.
 func (q *Queue) fetch(head uint16) error {
 	if head >= q.size {
 		return q.Faultf("descriptor %d of a table of %d", head, q.size)
 	}
-	d := q.loadDescriptor(uint32(head))
+	d := readDescriptor(q.desc, uint32(head))
 	if d.flags&(descNext|descIndirect) != 0 || d.len == 0 {
 		return q.walk(head, d)
 	}
