@@ -106,7 +106,6 @@ var received = regexp.MustCompile(`([\d.]+) [KMG]?Bytes +([\d.]+) ([KMG]?)bits/s
 // checkIperf checks that every measurement has moved data and ended well.
 func checkIperf(t *testing.T, v *vm) {
 	t.Helper()
-	rates := map[string]float64{}
 	for _, r := range iperfRuns {
 		text := v.section(r.name)
 		if !strings.Contains(text, "status 0\n") {
@@ -120,24 +119,7 @@ func checkIperf(t *testing.T, v *vm) {
 		}
 		last := found[len(found)-1]
 		t.Logf("%-12s %s %sbit/s", r.name, last[2], last[3])
-		rates[r.name] = bitrate(t, last[2], last[3])
 	}
-	// Offloads that work in one direction alone have been seen to make the other
-	// thousands of times slower. A share of that can't be noise.
-	const collapse = 20
-	if send, receive := rates["tcp-send"], rates["tcp-receive"]; send > collapse*receive || receive > collapse*send {
-		t.Errorf("%.3g bit/s to the host and %.3g from it", send, receive)
-	}
-}
-
-// bitrate is a rate as iperf3 prints it, in bit/s.
-func bitrate(t *testing.T, number, prefix string) float64 {
-	t.Helper()
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil {
-		t.Fatalf("iperf3's rate: %v", err)
-	}
-	return n * map[string]float64{"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[prefix]
 }
 
 // TestNetwork runs iperf3 and ping with small, large and the largest frames, with
