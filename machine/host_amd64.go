@@ -30,6 +30,21 @@ func (m *Machine) openHost() error {
 	if !v.OK {
 		return result.Errorf(result.Host, "%s: %s", v.Reason, v.Cure)
 	}
+	if m.cfg.HyperV == "on" {
+		return checkHyperV(sys.CheckExtension)
+	}
+	return nil
+}
+
+// checkHyperV makes sure that the host can show Hyper-V to a guest.
+func checkHyperV(check func(kvm.Cap) (int, error)) error {
+	v, err := probe.HyperV(check)
+	if err != nil {
+		return result.Errorf(result.Host, "try KVM: %w", err)
+	}
+	if !v.OK {
+		return result.Errorf(result.Host, "%s: %s", v.Reason, v.Cure)
+	}
 	return nil
 }
 
@@ -48,6 +63,7 @@ func (m *Machine) newBoard() (board, error) {
 		CPUs:    m.cfg.CPUs,
 		Memory:  m.cfg.Memory,
 		Nested:  m.cfg.Nested,
+		HyperV:  m.cfg.HyperV == "on",
 		Kernel:  m.kernel,
 		Entry:   m.cfg.Entry,
 		Cmdline: m.cmdline,

@@ -108,12 +108,13 @@ var configExample = map[string]string{
 	"timeout":   `"10m"`,
 	"on_panic":  `"exit"`,
 	"on_reboot": `"reboot"`,
+	"hyperv":    `"on"`,
 	"nested":    `false`,
 }
 
 // netHelp is what each key of a --net list means.
 var netHelp = map[string]string{
-	"model":     "virtio (the default)",
+	"model":     "virtio (the default) or netvsc, Hyper-V's",
 	"tap":       "the name of a tap; without a name: govmm makes one and removes it at the end",
 	"fd":        "the file descriptor of an open tap, 3 or above",
 	"ip":        "the host's address on the tap that govmm makes, such as 10.0.0.1/24",
