@@ -392,7 +392,7 @@ func TestWriteTextForms(t *testing.T) {
   "timeout": "10m0s",
   "on_panic": "continue",
   "on_reboot": "exit",
-  "hyperv": "off",
+  "hyperv": "on",
   "nested": true
 }
 `
