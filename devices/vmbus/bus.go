@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/govmm/govmm/internal/fault"
 	"github.com/govmm/govmm/internal/guestmem"
 	"golang.org/x/sys/unix"
 )
@@ -105,6 +104,28 @@ func (b *Bus) portOf(connection uint32) *port {
 		return nil
 	}
 	return b.ports[relid].Load()
+}
+
+// Counters counts since the bus was made.
+type Counters struct {
+	Hypercalls uint64 `json:"hypercalls"` // that KVM passed on
+	Messages   uint64 `json:"messages"`   // from the guest
+	Faults     uint64 `json:"faults"`     // of the guest, those on channels included
+}
+
+// Counters may be called at any time.
+func (b *Bus) Counters() Counters {
+	c := Counters{
+		Hypercalls: b.counts.hypercalls.Load(),
+		Messages:   b.counts.messages.Load(),
+		Faults:     b.counts.faults.Load() + b.synic.faults.Load(),
+	}
+	for relid := range b.ports {
+		if p := b.ports[relid].Load(); p != nil {
+			c.Faults += p.faults.Load()
+		}
+	}
+	return c
 }
 
 // Run delivers messages that found the guest's slot taken, until ctx ends.
@@ -206,10 +227,6 @@ func (b *Bus) open(a action) (ok bool) {
 	}
 	if err != nil {
 		b.log.Warn("a VMBus channel can't be opened", "channel", a.relid, "err", err)
-		var f *fault.Guest
-		if errors.As(err, &f) {
-			b.counts.faults.Add(1)
-		}
 		return false
 	}
 	b.channels[a.relid] = ch

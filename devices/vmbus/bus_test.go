@@ -163,10 +163,10 @@ func TestModifyChannel(t *testing.T) {
 		}
 		c.VP = vp
 		before := g.Interrupt(int(vp)).Count()
-		echoes(t, c, 5)
-		if g.Interrupt(int(vp)).Count() == before {
-			t.Errorf("no interrupt on VP %d", vp)
-		}
+		c.Mask(false)
+		check(t, c.Send(vmbustest.Packet{Type: 6}))
+		await(t, "an interrupt", func() bool { return g.Interrupt(int(vp)).Count() > before })
+		echoesAfter(t, c)
 	}
 	for _, vp := range []uint32{4, 0x7fffffff} {
 		g.Post(vmbustest.Message(22, c.Offer.Relid, vp))

@@ -19,8 +19,7 @@ type Device interface {
 	// Offer is what the guest is told of the device. It does not change.
 	Offer() Offer
 	// Open starts the device on a channel that the guest has opened. An error
-	// fails the guest's open; one that is a *fault.Guest is counted as such. The
-	// guest learns of the success only after Open returns, and a Linux 6.1 guest
+	// fails the guest's open. The guest learns of the success only after Open returns, and a Linux 6.1 guest
 	// may lose an interrupt that comes before it spoke: a device waits for the
 	// guest's first packet.
 	Open(*Channel) error

@@ -112,7 +112,6 @@ func (t *echoThread) run() {
 	}
 }
 
-
 func (t *echoThread) wait() {
 	fds := []unix.PollFd{{Fd: int32(t.ch.KickFD()), Events: unix.POLLIN}}
 	for {
@@ -153,6 +152,19 @@ func (t *echoThread) drain() error {
 // offers requested.
 func newGuest(t *testing.T, version uint32, devices ...*echo) (*vmbustest.Guest, []vmbustest.Offer) {
 	t.Helper()
+	g := startGuest(t, devices...)
+	check(t, g.Connect(version))
+	offers, err := g.RequestOffers()
+	check(t, err)
+	if len(offers) != len(devices) {
+		t.Fatalf("%d offers of %d devices", len(offers), len(devices))
+	}
+	return g, offers
+}
+
+// startGuest makes a guest without contact, whose bus runs.
+func startGuest(t *testing.T, devices ...*echo) *vmbustest.Guest {
+	t.Helper()
 	var list []vmbus.Device
 	for _, d := range devices {
 		list = append(list, d)
@@ -171,13 +183,7 @@ func newGuest(t *testing.T, version uint32, devices ...*echo) (*vmbustest.Guest,
 			t.Error(err)
 		}
 	})
-	check(t, g.Connect(version))
-	offers, err := g.RequestOffers()
-	check(t, err)
-	if len(offers) != len(devices) {
-		t.Fatalf("%d offers of %d devices", len(offers), len(devices))
-	}
-	return g, offers
+	return g
 }
 
 func check(t *testing.T, err error) {
