@@ -72,7 +72,7 @@ func (m *Machine) newBoard() (board, error) {
 		OnPanic: func() { m.console.panic.panicked("the guest reported a panic (pvpanic)") },
 	}
 	for _, n := range m.nics {
-		dev, err := n.newDevice(m.log)
+		dev, err := n.newVirtio(m.log)
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,8 @@ type nic struct {
 	cfg     Net
 	mac     virtionet.MAC
 	backend netio.Backend
-	device  *virtionet.Device
+	// counters are those of the current boot's device; nil before the first boot.
+	counters func() any
 }
 
 // openNets opens the backend of every NIC.
@@ -35,7 +36,7 @@ func (m *Machine) openNets() error {
 		}
 		m.nics = append(m.nics, n)
 		// Each boot makes a device; this one only tells what is wrong with it now.
-		if _, err := n.newDevice(m.log); err != nil {
+		if _, err := n.newVirtio(m.log); err != nil {
 			return err
 		}
 	}
@@ -75,8 +76,8 @@ func (n *nic) open(log *slog.Logger) error {
 	return nil
 }
 
-// newDevice makes the NIC's device for one boot.
-func (n *nic) newDevice(log *slog.Logger) (*virtionet.Device, error) {
+// newVirtio makes the device of a virtio NIC for one boot.
+func (n *nic) newVirtio(log *slog.Logger) (*virtionet.Device, error) {
 	mtu := n.cfg.MTU
 	if mtu == 0 {
 		mtu = n.backend.MTU()
@@ -97,7 +98,7 @@ func (n *nic) newDevice(log *slog.Logger) (*virtionet.Device, error) {
 	if err != nil {
 		return nil, result.Errorf(result.Usage, "%s: %w", n.name, err)
 	}
-	n.device = d
+	n.counters = func() any { return d.Counters() }
 	return d, nil
 }
 
@@ -114,8 +115,8 @@ func (n *nic) close() error {
 // logCounters tells what the NICs of the boot that has ended have done.
 func (m *Machine) logCounters() {
 	for _, n := range m.nics {
-		if n.device != nil {
-			m.log.Info("counters", "nic", n.name, "backend", n.backend.Name(), "counters", n.device.Counters())
+		if n.counters != nil {
+			m.log.Info("counters", "nic", n.name, "backend", n.backend.Name(), "counters", n.counters())
 		}
 	}
 }
