@@ -3,7 +3,10 @@
 package pc
 
 import (
+	"encoding/binary"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govmm/govmm/kvm"
 )
@@ -86,5 +89,23 @@ func TestHyperVRoutes(t *testing.T) {
 		if gsi := sints[kvm.HyperVSINTRoute{VCPU: vp, SINT: 2}]; gsi != 24+vp {
 			t.Errorf("vCPU %d has GSI %d", vp, gsi)
 		}
+	}
+}
+
+func TestInjectDoesNotAllocate(t *testing.T) {
+	fd, err := newEventFD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hyperv{sint: []int{fd}, ack: -1}
+	if n := testing.AllocsPerRun(100, func() { h.Inject(0) }); n != 0 {
+		t.Errorf("%v allocations an interrupt", n)
+	}
+	var count [8]byte
+	if _, err := unix.Read(fd, count[:]); err != nil || binary.NativeEndian.Uint64(count[:]) != 101 {
+		t.Errorf("the eventfd has counted %x, %v", count, err)
+	}
+	if err := h.close(); err != nil {
+		t.Error(err)
 	}
 }
