@@ -190,7 +190,7 @@ func (d *devices) start(ctx context.Context) (stop func()) {
 			t.Reset()
 		}
 		if d.hyperv != nil {
-			d.hyperv.bus.Stop()
+			d.hyperv.stop()
 		}
 		cancel()
 		running.Wait()

@@ -212,6 +212,12 @@ func (h *hyperv) exit(vcpu int, e kvm.Exit) (ok bool) {
 	return true
 }
 
+// stop ends the bus's work, and tells what it has done.
+func (h *hyperv) stop() {
+	h.bus.Stop()
+	h.log.Info("counters", "bus", "vmbus", "counters", h.bus.Counters())
+}
+
 // close frees what it holds. Nothing runs.
 func (h *hyperv) close() error {
 	var errs []error
