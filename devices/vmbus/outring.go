@@ -84,6 +84,18 @@ func (w *OutRing) Fits(header, payload int) bool {
 	return w.free() >= n
 }
 
+// Size is the size of the ring's data, bytes.
+func (w *OutRing) Size() int { return int(w.mem.size) }
+
+// Room reports whether packets that take n bytes in all, descriptors and trailers
+// included, can be appended now.
+func (w *OutRing) Room(n int) bool {
+	if w.free() < n {
+		w.look()
+	}
+	return w.free() >= n
+}
+
 // Append writes a packet. The header's length is a multiple of 8; the payload is
 // padded with zeroes. ok is false if there is no room, and the ring is as before.
 func (w *OutRing) Append(typ PacketType, flags uint16, transaction uint64, header, payload []byte) (ok bool) {
