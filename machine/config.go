@@ -61,8 +61,8 @@ type Net struct {
 	MAC    string `json:"mac,omitempty" toml:"mac"`       // the guest's; empty: derived from the VM's and the NIC's name
 	MTU    int    `json:"mtu,omitempty" toml:"mtu"`       // bytes; 0: the tap's
 	Queues int    `json:"queues,omitempty" toml:"queues"` // queue pairs, 1 to 16
-	// Ring is the largest ring size, 64 to 4096, a power of two. Mergeable and
-	// Offload can be switched off to compare: on or off. They are virtio's.
+	// Ring is the largest ring size, 64 to 4096, a power of two; it and Mergeable are
+	// virtio's. Mergeable and Offload can be switched off to compare: on or off.
 	Ring      int    `json:"ring,omitempty" toml:"ring"`
 	Mergeable string `json:"mergeable,omitempty" toml:"mergeable"`
 	Offload   string `json:"offload,omitempty" toml:"offload"`

@@ -72,6 +72,14 @@ func (m *Machine) newBoard() (board, error) {
 		OnPanic: func() { m.console.panic.panicked("the guest reported a panic (pvpanic)") },
 	}
 	for _, n := range m.nics {
+		if n.cfg.Model == modelNetVSC {
+			dev, err := n.newNetVSC(m.log)
+			if err != nil {
+				return nil, err
+			}
+			cfg.VMBus = append(cfg.VMBus, dev)
+			continue
+		}
 		dev, err := n.newVirtio(m.log)
 		if err != nil {
 			return nil, err

@@ -80,11 +80,11 @@ func (n Net) withDefaults(vm string, index int) Net {
 	n.Model = cmp.Or(n.Model, modelVirtio)
 	n.MAC = cmp.Or(n.MAC, DeriveMAC(vm, index, n.Tap).String())
 	n.Queues = cmp.Or(n.Queues, DefaultQueues)
+	n.Offload = cmp.Or(n.Offload, "on")
 	n.Batch = cmp.Or(n.Batch, DefaultBatch)
 	if n.Model == modelVirtio {
 		n.Ring = cmp.Or(n.Ring, DefaultRing)
 		n.Mergeable = cmp.Or(n.Mergeable, "on")
-		n.Offload = cmp.Or(n.Offload, "on")
 	}
 	return n
 }
@@ -359,11 +359,14 @@ func (n Net) checkTuning() error {
 	if n.BusyPoll < 0 || n.BusyPoll > MaxBusyPoll {
 		return usagef("busy-poll %v is out of range: use 0s to %v", n.BusyPoll, MaxBusyPoll)
 	}
+	if err := oneOf("offload", n.Offload, "on", "off"); err != nil {
+		return err
+	}
 	if n.Model == modelVirtio {
 		return n.checkVirtio()
 	}
-	if n.Ring != 0 || n.Mergeable != "" || n.Offload != "" {
-		return usagef("ring, mergeable and offload are for model=virtio: leave them out, the guest's driver decides")
+	if n.Ring != 0 || n.Mergeable != "" {
+		return usagef("ring and mergeable are for model=virtio: leave them out, the guest's driver decides")
 	}
 	return nil
 }
@@ -373,8 +376,5 @@ func (n Net) checkVirtio() error {
 	if n.Ring < MinRing || n.Ring > MaxRing || n.Ring&(n.Ring-1) != 0 {
 		return usagef("ring %d can't be a ring size: use a power of two from %d to %d", n.Ring, MinRing, MaxRing)
 	}
-	if err := oneOf("mergeable", n.Mergeable, "on", "off"); err != nil {
-		return err
-	}
-	return oneOf("offload", n.Offload, "on", "off")
+	return oneOf("mergeable", n.Mergeable, "on", "off")
 }

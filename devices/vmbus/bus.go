@@ -202,7 +202,7 @@ func (b *Bus) execute(actions []action) {
 			b.close(a.relid)
 		case actRevoke:
 			if ch := b.channels[a.relid]; ch != nil {
-				b.deviceOf(a.relid).Revoke(ch, a.gpadl)
+				ch.device.Revoke(ch, a.gpadl)
 			}
 		case actRetarget:
 			if ch := b.channels[a.relid]; ch != nil {
@@ -212,18 +212,11 @@ func (b *Bus) execute(actions []action) {
 	}
 }
 
-func (b *Bus) deviceOf(relid uint32) Device {
-	b.mu.Lock()
-	primary := b.proto.channels[relid].primary
-	b.mu.Unlock()
-	return b.devices[primary]
-}
-
 // open makes the channel and starts its device.
 func (b *Bus) open(a action) (ok bool) {
 	ch, err := b.newChannel(a)
 	if err == nil {
-		err = b.deviceOf(a.relid).Open(ch)
+		err = ch.device.Open(ch)
 	}
 	if err != nil {
 		b.log.Warn("a VMBus channel can't be opened", "channel", a.relid, "err", err)
@@ -235,9 +228,9 @@ func (b *Bus) open(a action) (ok bool) {
 
 func (b *Bus) newChannel(a action) (*Channel, error) {
 	b.mu.Lock()
-	index := b.proto.channels[a.relid].index
+	c := b.proto.channels[a.relid]
 	b.mu.Unlock()
-	ch := &Channel{bus: b, port: b.ports[a.relid].Load(), index: index}
+	ch := &Channel{bus: b, device: b.devices[c.primary], port: b.ports[a.relid].Load(), index: c.index}
 	ch.target.Store(a.vp)
 	in, err := newRingMemory(a.ring, 0, a.split)
 	if err != nil {
@@ -261,7 +254,7 @@ func (b *Bus) close(relid uint32) {
 	if ch == nil {
 		return
 	}
-	b.deviceOf(relid).Close(ch)
+	ch.device.Close(ch)
 	delete(b.channels, relid)
 }
 

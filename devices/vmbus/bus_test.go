@@ -131,6 +131,55 @@ func TestContactAnew(t *testing.T) {
 	}
 }
 
+// TestContactAnewWithSubchannels does so while sub-channels are open: all are
+// closed, those first, and are not offered again.
+func TestContactAnewWithSubchannels(t *testing.T) {
+	e := newEcho(1)
+	g, offers := newGuest(t, newest, e)
+	for round := range 4 {
+		_, err := g.Open(offers[0], 3, 0)
+		check(t, err)
+		host := e.only(t).ch
+		if n := host.ReserveSubchannels(2); n != 2 {
+			t.Fatalf("%d sub-channels granted", n)
+		}
+		host.OfferSubchannels()
+		for range 2 {
+			o, err := g.AwaitOffer()
+			check(t, err)
+			if round < 3 {
+				_, err = g.Open(o, 3, 1)
+				check(t, err)
+			}
+		}
+		switch round {
+		case 0:
+			check(t, g.Connect(newest))
+		case 1:
+			g.Post(vmbustest.Message(16))
+			_, err := g.Await(17)
+			check(t, err)
+			check(t, g.Connect(newest))
+		case 2:
+			g.Bus.Stop() // as a reset does
+			for vp := range 4 {
+				g.EnableSynIC(vp)
+			}
+			check(t, g.Connect(newest))
+		default:
+			return // with channels open and offered
+		}
+		if e.open() != 0 {
+			t.Fatalf("%d channels survived", e.open())
+		}
+		again, err := g.RequestOffers()
+		check(t, err)
+		if len(again) != 1 || again[0] != offers[0] {
+			t.Fatalf("offers %+v", again)
+		}
+	}
+}
+
 // TestUnload does so with the guest's messages off and on again, as in a panic.
 func TestUnload(t *testing.T) {
 	e := newEcho(1)

@@ -45,11 +45,12 @@ type Offer struct {
 // GPADLs that the guest made for it. In and Out are for one goroutine at a time;
 // the other methods are for any.
 type Channel struct {
-	bus   *Bus
-	port  *port
-	index int
-	in    InRing
-	out   OutRing
+	bus    *Bus
+	device Device
+	port   *port
+	index  int
+	in     InRing
+	out    OutRing
 
 	target atomic.Uint32 // VP that is interrupted, or noInterrupt
 }
