@@ -149,12 +149,12 @@ func (p *port) RxReserve(b *netio.RxBatch, bytes int) error {
 	if !r.on {
 		return r.err
 	}
-	for free := b.Free(); free < bytes && !b.Full() && r.err == nil; free += netio.HeaderLen + r.group*r.buf.room() {
-		if !r.available() {
+	for free := b.Free(); free < bytes && !b.Full(); free += netio.HeaderLen + r.group*r.buf.room() {
+		if !r.available() && r.err == nil {
 			p.absorb()
-			if !r.available() {
-				break
-			}
+		}
+		if !r.available() {
+			break
 		}
 		p.reserveBuffer(b)
 	}

@@ -17,11 +17,13 @@ const maxMessages = 8
 
 // sender is the state of a port's direction from the guest.
 type sender struct {
-	buf    *sendBuffer // nil: the guest has none
-	ready  bool        // RNDIS is initialised
-	err    error       // ends the direction
-	skip   int         // messages of the next packet that have been sent
-	stream stream      // of the packet at hand
+	buf    *sendBuffer      // nil: the guest has none
+	ready  bool             // RNDIS is initialised
+	err    error            // ends the direction
+	skip   int              // messages of the next packet that have been sent
+	stream stream           // of the packet at hand
+	header [packetSize]byte // private copies of the message at hand
+	ppi    [maxPPI]byte
 	frames [netio.MaxBatch]fetched
 	heads  [netio.MaxBatch][vlanLen + maxHead]byte // headers that had to be changed
 
@@ -182,7 +184,7 @@ func (p *port) fetchMessages(b *netio.TxBatch, max int, of fetched) (more bool) 
 // message parses the packet message at off of the stream.
 func (p *port) message(off int) (m packetMessage, info packetInfo, ok bool) {
 	s := &p.send.stream
-	var h [packetSize]byte
+	h := &p.send.header
 	if s.size-off < packetSize {
 		return m, info, p.broken("RNDIS packet message of %d bytes", s.size-off)
 	}
@@ -192,18 +194,18 @@ func (p *port) message(off int) (m packetMessage, info packetInfo, ok bool) {
 	if typ := le.Uint32(h[:]); typ != rndisPacketMsg {
 		return m, info, p.broken("RNDIS message of type %#x among frames", typ)
 	}
-	if m, ok = parsePacket(&h, s.size-off); !ok {
+	if m, ok = parsePacket(h, s.size-off); !ok {
 		return m, info, p.broken("RNDIS packet message %x in %d bytes", h[:], s.size-off)
 	}
 	if m.ppiLen == 0 {
 		return m, info, true
 	}
-	var ppi [maxPPI]byte
-	if err := s.read(off+m.ppiOffset, ppi[:m.ppiLen]); err != nil {
+	ppi := p.send.ppi[:m.ppiLen]
+	if err := s.read(off+m.ppiOffset, ppi); err != nil {
 		return m, info, p.broken("RNDIS message: %v", err)
 	}
-	if info, ok = parsePPI(ppi[:m.ppiLen]); !ok {
-		return m, info, p.broken("per-packet information %x", ppi[:m.ppiLen])
+	if info, ok = parsePPI(ppi); !ok {
+		return m, info, p.broken("per-packet information %x", ppi)
 	}
 	return m, info, true
 }
@@ -211,7 +213,11 @@ func (p *port) message(off int) (m packetMessage, info packetInfo, ok bool) {
 // appendFrame adds the n bytes at off of the stream to b as a frame. ok is false
 // if it can't be one.
 func (p *port) appendFrame(b *netio.TxBatch, off, n int, info *packetInfo) (ok bool, err error) {
-	if n < ethernetLen || n > netio.MaxFrame-vlanLen {
+	most := netio.MaxFrame
+	if info.has&hasVLAN != 0 {
+		most -= vlanLen
+	}
+	if n < ethernetLen || n > most {
 		return false, nil
 	}
 	var h netio.Header

@@ -104,9 +104,18 @@ func (c *Channel) Append(p Packet) (ok bool) {
 	return true
 }
 
-// Publish shows the host what was appended, and signals it if it needs that: it
-// had read all before, and has not masked the interrupt.
+// Publish shows the host what was appended, and signals it if it needs that.
 func (c *Channel) Publish() (signalled bool) {
+	if !c.Show() {
+		return false
+	}
+	c.Kick()
+	return true
+}
+
+// Show shows the host what was appended, and reports whether it needs a signal:
+// it had read all before, and has not masked the interrupt.
+func (c *Channel) Show() (wanted bool) {
 	r := c.Out
 	if r.index == r.old {
 		return false
@@ -114,11 +123,7 @@ func (c *Channel) Publish() (signalled bool) {
 	old := r.old
 	r.old = r.index
 	r.Header.Store32(WriteIndex, r.index)
-	if r.Header.Load32(InterruptMask) != 0 || r.Header.Load32(ReadIndex) != old {
-		return false
-	}
-	c.Kick()
-	return true
+	return r.Header.Load32(InterruptMask) == 0 && r.Header.Load32(ReadIndex) == old
 }
 
 // Kick signals the host, needed or not.
