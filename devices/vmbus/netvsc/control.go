@@ -183,6 +183,11 @@ func (s *session) answerRNDIS(pk *vmbus.Packet) (frame bool) {
 			s.fault("frame before buffers and RNDIS were set up")
 			return false
 		}
+		if s.d.lost.Load() {
+			// Nobody takes it, but the guest waits for its completion.
+			s.completion(pk, sendDone[:])
+			return false
+		}
 		return true
 	}
 	n := le.Uint32(m[4:])

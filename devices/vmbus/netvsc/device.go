@@ -58,6 +58,7 @@ type Device struct {
 	pumps []*netio.Pump // of ports
 
 	linkDown atomic.Bool
+	lost     atomic.Bool // the backend is gone
 	counts   struct{ opens, faults, backendErrors, control atomic.Uint64 }
 
 	mu      sync.Mutex
@@ -193,7 +194,9 @@ func (d *Device) SetLink(up bool) {
 func (d *Device) backendLost(err error) {
 	d.cfg.Log.Error("network backend lost; the guest's link is down", "device", d.cfg.Name, "backend", d.cfg.Backend.Name(), "err", err)
 	d.counts.backendErrors.Add(1)
+	d.lost.Store(true)
 	d.SetLink(false)
+	d.wake()
 }
 
 // Counters is what a Device counted since it was made.

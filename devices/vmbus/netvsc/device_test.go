@@ -281,3 +281,93 @@ func TestHostile(t *testing.T) {
 		dr.open(16)
 	}
 }
+
+// TestBackendGone: the guest learns that its link is down, and neither its frames
+// nor its messages remain unanswered.
+func TestBackendGone(t *testing.T) {
+	near, far, err := loop.Pair(1)
+	check(t, err)
+	d, err := New(Config{Name: "net0", MAC: testMAC, Backend: near, MTU: 1500, Offload: true})
+	check(t, err)
+	dr := startDriver(t, d, 64<<20, 128)
+	t.Cleanup(func() {
+		dr.guest.Bus.Stop()
+		_, _ = near.Close(), far.Close()
+	})
+	dr.connect(version61, 1500, 1024, 255)
+	dr.up(true)
+	near.Vanish()
+	p := dr.awaitPacket()
+	if got := dr.ranges(p); !bytes.Equal(got[0], u32s(7, 20, 0x4001000c, 0, 0)) {
+		t.Errorf("indication %x", got)
+	}
+	dr.giveBack(p.Transaction)
+	m := packetMessageOf(make([]byte, 60))
+	check(t, dr.guest.Mem.WriteAt(dr.sendBuf, m))
+	dr.nvsp(5, 1, 107, 0, 0, uint32(len(m)))
+	if p := dr.awaitPacket(); p.Type != 11 || p.Transaction != 5 {
+		t.Errorf("completion of a frame: %+v", p)
+	}
+	if v, status := dr.query(oidMediaConnect); status != 0 || le.Uint32(v) != 1 {
+		t.Errorf("link %x, status %#x", v, status)
+	}
+	dr.rndis(rndisHalt, u32s(1))
+}
+
+// TestTeardown takes the card down while frames come, again and again at
+// different moments: nothing is written to pages after the guest was told that
+// they are its own again.
+func TestTeardown(t *testing.T) {
+	d, dr, far := newDevice(t, 1)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		f := make([]byte, 12+60)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				far.Queue(0).WriteFrame(f)
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	poison := bytes.Repeat([]byte{0xa5}, 256*vmbustest.Page)
+	for round := range 20 {
+		dr.connect(version61, 1500, 256, 2)
+		// Frames come from the filter on, among the answer: only the last request
+		// of up is not awaited.
+		dr.initialise()
+		dr.sendRNDIS(append(u32s(5, 32, 9, 0x0001010e, 4, 20, 0), u32s(13)...))
+		for range round % 4 { // completion, answer, frames
+			dr.awaitPacket()
+		}
+		if round%3 == 0 {
+			dr.nvsp(0, 0, 103, 0xcafe)
+		}
+		switch round % 4 {
+		case 3:
+			check(t, dr.guest.Connect(5<<16|3))
+			offers, err := dr.guest.RequestOffers()
+			check(t, err)
+			dr.offer = offers[0]
+		case 2: // the pages go first
+			check(t, dr.guest.Unshare(dr.offer.Relid, dr.handle))
+			check(t, dr.ch.Close())
+		default:
+			check(t, dr.ch.Close())
+			check(t, dr.guest.Unshare(dr.offer.Relid, dr.handle))
+		}
+		check(t, dr.guest.Mem.WriteAt(dr.recv, poison))
+		got := make([]byte, len(poison))
+		check(t, dr.guest.Mem.ReadAt(dr.recv, got))
+		if !bytes.Equal(got, poison) {
+			t.Fatalf("round %d: the host wrote to pages that it had given back", round)
+		}
+		dr.open(16)
+	}
+	if n := d.Counters().GuestFaults; n != 0 {
+		t.Errorf("%d faults", n)
+	}
+}

@@ -140,9 +140,10 @@ func (s *session) pause() {
 	s.d.ports[0].held = false
 }
 
-// resume starts the pumps, if the guest may send frames. mu is held.
+// resume starts the pumps, if the guest may send frames and there is somebody to
+// take them. mu is held.
 func (s *session) resume() (running bool) {
-	if s.nvsp.recv == nil || !s.rndis.ready {
+	if s.nvsp.recv == nil || !s.rndis.ready || s.d.lost.Load() {
 		return false
 	}
 	n := s.lanes()

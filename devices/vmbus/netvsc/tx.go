@@ -70,11 +70,14 @@ func (p *port) fetch(b *netio.TxBatch, max int, pk *vmbus.Packet, position uint3
 	if !p.openStream(pk) {
 		return false
 	}
-	var typeField [4]byte
-	if err := p.send.stream.read(0, typeField[:]); err != nil {
+	first := p.send.header[:min(p.send.stream.size, packetSize)]
+	if err := p.send.stream.read(0, first); err != nil {
 		return p.broken("RNDIS message: %v", err)
 	}
-	if le.Uint32(typeField[:]) != rndisPacketMsg {
+	if len(first) < rndisHeader {
+		return p.broken("RNDIS message of %d bytes", len(first))
+	}
+	if le.Uint32(first) != rndisPacketMsg {
 		return p.hold(b, position)
 	}
 	if !p.send.ready {
@@ -188,8 +191,10 @@ func (p *port) message(off int) (m packetMessage, info packetInfo, ok bool) {
 	if s.size-off < packetSize {
 		return m, info, p.broken("RNDIS packet message of %d bytes", s.size-off)
 	}
-	if err := s.read(off, h[:]); err != nil {
-		return m, info, p.broken("RNDIS message: %v", err)
+	if off > 0 { // the first one has been read
+		if err := s.read(off, h[:]); err != nil {
+			return m, info, p.broken("RNDIS message: %v", err)
+		}
 	}
 	if typ := le.Uint32(h[:]); typ != rndisPacketMsg {
 		return m, info, p.broken("RNDIS message of type %#x among frames", typ)
