@@ -38,6 +38,7 @@ var layers = []struct {
 	{"kvm", []string{"kvm"}},
 	{"devices/netio", []string{"internal/", "devices/netio"}},
 	{"devices/virtio", []string{"internal/", "devices/netio", "devices/virtio", "devices/pci"}},
+	{"devices/vmbus", []string{"internal/", "devices/netio", "devices/vmbus"}},
 	{"devices/", []string{"internal/", "devices/netio"}},
 	{"internal/guestmem", nil},
 	{"internal/irq", nil},

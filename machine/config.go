@@ -24,6 +24,9 @@ type Config struct {
 	CPUs   int    `json:"cpus" toml:"cpus"`     // 1 to MaxCPUs
 	Memory uint64 `json:"memory" toml:"memory"` // bytes
 	Nested bool   `json:"nested" toml:"nested"` // show svm/vmx to the guest
+	// HyperV shows the guest Hyper-V with a VMBus instead of KVM: on or off; empty:
+	// on if a NIC needs it.
+	HyperV string `json:"hyperv" toml:"hyperv"`
 
 	Nets   []Net  `json:"net" toml:"net"`
 	Serial Serial `json:"serial" toml:"serial"`
@@ -50,7 +53,7 @@ const (
 // tap: an existing one by name, one that govmm makes and removes, or one that is
 // already open.
 type Net struct {
-	Model  string `json:"model" toml:"model"`             // virtio
+	Model  string `json:"model" toml:"model"`             // virtio, or netvsc: Hyper-V's
 	Tap    string `json:"tap,omitempty" toml:"tap"`       // name of an existing tap
 	Create bool   `json:"create,omitempty" toml:"create"` // make a tap, remove it at the end
 	FD     int    `json:"fd,omitempty" toml:"fd"`         // an open tap's file descriptor, > 2
@@ -58,8 +61,9 @@ type Net struct {
 	MAC    string `json:"mac,omitempty" toml:"mac"`       // the guest's; empty: derived from the VM's and the NIC's name
 	MTU    int    `json:"mtu,omitempty" toml:"mtu"`       // bytes; 0: the tap's
 	Queues int    `json:"queues,omitempty" toml:"queues"` // queue pairs, 1 to 16
-	Ring   int    `json:"ring,omitempty" toml:"ring"`     // largest ring size, 64 to 4096, a power of two
-	// Mergeable and Offload can be switched off to compare: on or off.
+	// Ring is the largest ring size, 64 to 4096, a power of two; it and Mergeable are
+	// virtio's. Mergeable and Offload can be switched off to compare: on or off.
+	Ring      int    `json:"ring,omitempty" toml:"ring"`
 	Mergeable string `json:"mergeable,omitempty" toml:"mergeable"`
 	Offload   string `json:"offload,omitempty" toml:"offload"`
 	// Batch is the number of frames after which used buffers are published, 1 to

@@ -30,6 +30,21 @@ func (m *Machine) openHost() error {
 	if !v.OK {
 		return result.Errorf(result.Host, "%s: %s", v.Reason, v.Cure)
 	}
+	if m.cfg.HyperV == "on" {
+		return checkHyperV(sys.CheckExtension)
+	}
+	return nil
+}
+
+// checkHyperV makes sure that the host can show Hyper-V to a guest.
+func checkHyperV(check func(kvm.Cap) (int, error)) error {
+	v, err := probe.HyperV(check)
+	if err != nil {
+		return result.Errorf(result.Host, "try KVM: %w", err)
+	}
+	if !v.OK {
+		return result.Errorf(result.Host, "%s: %s", v.Reason, v.Cure)
+	}
 	return nil
 }
 
@@ -48,6 +63,7 @@ func (m *Machine) newBoard() (board, error) {
 		CPUs:    m.cfg.CPUs,
 		Memory:  m.cfg.Memory,
 		Nested:  m.cfg.Nested,
+		HyperV:  m.cfg.HyperV == "on",
 		Kernel:  m.kernel,
 		Entry:   m.cfg.Entry,
 		Cmdline: m.cmdline,
@@ -56,7 +72,15 @@ func (m *Machine) newBoard() (board, error) {
 		OnPanic: func() { m.console.panic.panicked("the guest reported a panic (pvpanic)") },
 	}
 	for _, n := range m.nics {
-		dev, err := n.newDevice(m.log)
+		if n.cfg.Model == modelNetVSC {
+			dev, err := n.newNetVSC(m.log)
+			if err != nil {
+				return nil, err
+			}
+			cfg.VMBus = append(cfg.VMBus, dev)
+			continue
+		}
+		dev, err := n.newVirtio(m.log)
 		if err != nil {
 			return nil, err
 		}

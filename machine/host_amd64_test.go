@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -53,5 +54,25 @@ func TestNewRefusesAHostThatCantRunLinux(t *testing.T) {
 	r := result.OfError(err)
 	if r.Reason != result.Host || r.Code != 122 || !strings.Contains(r.Detail, verdict.Reason) || !strings.Contains(r.Detail, verdict.Cure) {
 		t.Errorf("New says %+v, the probe %+v", r, verdict)
+	}
+}
+
+// TestHyperVNeedsKVMsHelp checks the error for a host whose KVM has no Hyper-V.
+func TestHyperVNeedsKVMsHelp(t *testing.T) {
+	err := checkHyperV(func(c kvm.Cap) (int, error) {
+		if c == kvm.CapHyperVSynIC2 {
+			return 0, nil
+		}
+		return 1, nil
+	})
+	r := result.OfError(err)
+	if r.Reason != result.Host || !strings.Contains(r.Detail, "KVM_CAP_HYPERV_SYNIC2") || !strings.Contains(r.Detail, "CONFIG_KVM_HYPERV") {
+		t.Errorf("%+v", r)
+	}
+	if err := checkHyperV(func(kvm.Cap) (int, error) { return 1, nil }); err != nil {
+		t.Error(err)
+	}
+	if err := checkHyperV(func(kvm.Cap) (int, error) { return 0, errors.New("broken") }); result.OfError(err).Reason != result.Host {
+		t.Error(err)
 	}
 }

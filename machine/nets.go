@@ -13,6 +13,7 @@ import (
 	"github.com/govmm/govmm/devices/netio/pcap"
 	"github.com/govmm/govmm/devices/netio/tap"
 	virtionet "github.com/govmm/govmm/devices/virtio/net"
+	"github.com/govmm/govmm/devices/vmbus/netvsc"
 	"github.com/govmm/govmm/internal/result"
 )
 
@@ -21,9 +22,10 @@ import (
 type nic struct {
 	name    string
 	cfg     Net
-	mac     virtionet.MAC
+	mac     [6]byte
 	backend netio.Backend
-	device  *virtionet.Device
+	// counters are those of the current boot's device; nil before the first boot.
+	counters func() any
 }
 
 // openNets opens the backend of every NIC.
@@ -35,7 +37,7 @@ func (m *Machine) openNets() error {
 		}
 		m.nics = append(m.nics, n)
 		// Each boot makes a device; this one only tells what is wrong with it now.
-		if _, err := n.newDevice(m.log); err != nil {
+		if err := n.tryDevice(m.log); err != nil {
 			return err
 		}
 	}
@@ -75,19 +77,53 @@ func (n *nic) open(log *slog.Logger) error {
 	return nil
 }
 
-// newDevice makes the NIC's device for one boot.
-func (n *nic) newDevice(log *slog.Logger) (*virtionet.Device, error) {
-	mtu := n.cfg.MTU
-	if mtu == 0 {
-		mtu = n.backend.MTU()
+// tryDevice makes the device that each boot makes anew, for the error only.
+func (n *nic) tryDevice(log *slog.Logger) error {
+	if n.cfg.Model == modelNetVSC {
+		_, err := n.newNetVSC(log)
+		return err
 	}
+	_, err := n.newVirtio(log)
+	return err
+}
+
+// mtu is the largest that the guest may use, bytes.
+func (n *nic) mtu() int {
+	if n.cfg.MTU != 0 {
+		return n.cfg.MTU
+	}
+	return n.backend.MTU()
+}
+
+// newNetVSC makes the device of a NIC on the VMBus for one boot.
+func (n *nic) newNetVSC(log *slog.Logger) (*netvsc.Device, error) {
+	d, err := netvsc.New(netvsc.Config{
+		Name:     n.name,
+		MAC:      n.mac,
+		Backend:  n.backend,
+		Queues:   n.cfg.Queues,
+		MTU:      n.mtu(),
+		Offload:  n.cfg.Offload == "on",
+		Batch:    n.cfg.Batch,
+		BusyPoll: n.cfg.BusyPoll,
+		Log:      log,
+	})
+	if err != nil {
+		return nil, result.Errorf(result.Usage, "%s: %w", n.name, err)
+	}
+	n.counters = func() any { return d.Counters() }
+	return d, nil
+}
+
+// newVirtio makes the device of a virtio NIC for one boot.
+func (n *nic) newVirtio(log *slog.Logger) (*virtionet.Device, error) {
 	d, err := virtionet.New(virtionet.Config{
 		Name:      n.name,
 		MAC:       n.mac,
 		Backend:   n.backend,
 		Queues:    n.cfg.Queues,
 		RingSize:  n.cfg.Ring,
-		MTU:       mtu,
+		MTU:       n.mtu(),
 		Mergeable: n.cfg.Mergeable == "on",
 		Offload:   n.cfg.Offload == "on",
 		Batch:     n.cfg.Batch,
@@ -97,7 +133,7 @@ func (n *nic) newDevice(log *slog.Logger) (*virtionet.Device, error) {
 	if err != nil {
 		return nil, result.Errorf(result.Usage, "%s: %w", n.name, err)
 	}
-	n.device = d
+	n.counters = func() any { return d.Counters() }
 	return d, nil
 }
 
@@ -114,8 +150,8 @@ func (n *nic) close() error {
 // logCounters tells what the NICs of the boot that has ended have done.
 func (m *Machine) logCounters() {
 	for _, n := range m.nics {
-		if n.device != nil {
-			m.log.Info("counters", "nic", n.name, "backend", n.backend.Name(), "counters", n.device.Counters())
+		if n.counters != nil {
+			m.log.Info("counters", "nic", n.name, "backend", n.backend.Name(), "counters", n.counters())
 		}
 	}
 }

@@ -56,17 +56,36 @@ func (c Config) WithDefaults() Config {
 	for i := range c.Nets {
 		c.Nets[i] = c.Nets[i].withDefaults(c.Name, i)
 	}
+	if c.HyperV == "" {
+		c.HyperV = "off"
+		if c.hasNetVSC() {
+			c.HyperV = "on"
+		}
+	}
 	return c
 }
 
+// NIC models.
+const (
+	modelVirtio = "virtio"
+	modelNetVSC = "netvsc"
+)
+
+// hasNetVSC tells whether a NIC is on the VMBus.
+func (c Config) hasNetVSC() bool {
+	return slices.ContainsFunc(c.Nets, func(n Net) bool { return n.Model == modelNetVSC })
+}
+
 func (n Net) withDefaults(vm string, index int) Net {
-	n.Model = cmp.Or(n.Model, "virtio")
+	n.Model = cmp.Or(n.Model, modelVirtio)
 	n.MAC = cmp.Or(n.MAC, DeriveMAC(vm, index, n.Tap).String())
 	n.Queues = cmp.Or(n.Queues, DefaultQueues)
-	n.Ring = cmp.Or(n.Ring, DefaultRing)
-	n.Mergeable = cmp.Or(n.Mergeable, "on")
 	n.Offload = cmp.Or(n.Offload, "on")
 	n.Batch = cmp.Or(n.Batch, DefaultBatch)
+	if n.Model == modelVirtio {
+		n.Ring = cmp.Or(n.Ring, DefaultRing)
+		n.Mergeable = cmp.Or(n.Mergeable, "on")
+	}
 	return n
 }
 
@@ -89,7 +108,7 @@ func DeriveMAC(vm string, index int, tap string) net.HardwareAddr {
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	checks := []func() error{
-		c.checkName, c.checkKernel, c.checkSize, c.checkNets, c.checkSerial, c.checkPolicy,
+		c.checkName, c.checkKernel, c.checkSize, c.checkHyperV, c.checkNets, c.checkSerial, c.checkPolicy,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -157,6 +176,16 @@ func (c Config) checkKernel() error {
 		return usagef("the kernel command line has a NUL byte, at which the kernel would end it: remove it")
 	}
 	return oneOf("entry", c.Entry, "auto", "linux64", "pvh")
+}
+
+func (c Config) checkHyperV() error {
+	if err := oneOf("hyperv", c.HyperV, "on", "off"); err != nil {
+		return err
+	}
+	if c.HyperV == "off" && c.hasNetVSC() {
+		return usagef("hyperv is off, but a NIC of model netvsc needs it: leave hyperv out, or use model=virtio")
+	}
+	return nil
 }
 
 func (c Config) checkSize() error {
@@ -234,7 +263,7 @@ func sameMAC(a, b string) bool {
 }
 
 func (n Net) check() error {
-	if err := oneOf("model", n.Model, "virtio"); err != nil {
+	if err := oneOf("model", n.Model, modelVirtio, modelNetVSC); err != nil {
 		return err
 	}
 	if err := n.checkTap(); err != nil {
@@ -324,17 +353,28 @@ func (n Net) checkTuning() error {
 	if err := inRange("queues", n.Queues, 1, MaxQueues, ""); err != nil {
 		return err
 	}
-	if n.Ring < MinRing || n.Ring > MaxRing || n.Ring&(n.Ring-1) != 0 {
-		return usagef("ring %d can't be a ring size: use a power of two from %d to %d", n.Ring, MinRing, MaxRing)
-	}
 	if err := inRange("batch", n.Batch, 1, MaxBatch, " frames"); err != nil {
 		return err
 	}
 	if n.BusyPoll < 0 || n.BusyPoll > MaxBusyPoll {
 		return usagef("busy-poll %v is out of range: use 0s to %v", n.BusyPoll, MaxBusyPoll)
 	}
-	if err := oneOf("mergeable", n.Mergeable, "on", "off"); err != nil {
+	if err := oneOf("offload", n.Offload, "on", "off"); err != nil {
 		return err
 	}
-	return oneOf("offload", n.Offload, "on", "off")
+	if n.Model == modelVirtio {
+		return n.checkVirtio()
+	}
+	if n.Ring != 0 || n.Mergeable != "" {
+		return usagef("ring and mergeable are for model=virtio: leave them out, the guest's driver decides")
+	}
+	return nil
+}
+
+// checkVirtio checks what only a virtio NIC has.
+func (n Net) checkVirtio() error {
+	if n.Ring < MinRing || n.Ring > MaxRing || n.Ring&(n.Ring-1) != 0 {
+		return usagef("ring %d can't be a ring size: use a power of two from %d to %d", n.Ring, MinRing, MaxRing)
+	}
+	return oneOf("mergeable", n.Mergeable, "on", "off")
 }

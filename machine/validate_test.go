@@ -78,6 +78,10 @@ func TestValidateRefuses(t *testing.T) {
 			c.Nets[0].MAC = "02:00:00:00:00:0a"
 			c.Nets[2].MAC = "02-00-00-00-00-0A"
 		}, []string{"net 0 and net 2", "MAC"}},
+		{"hyperv", func(c *Config) { c.HyperV = "yes" }, []string{"hyperv", "on or off"}},
+		{"netvsc without hyperv", func(c *Config) { c.HyperV, c.Nets[0].Model = "off", "netvsc" }, []string{"netvsc", "hyperv"}},
+		{"netvsc, ring", func(c *Config) { c.Nets[0] = Net{Tap: "t", Model: "netvsc", Ring: 256} }, []string{"model=virtio"}},
+		{"netvsc, mergeable", func(c *Config) { c.Nets[0] = Net{Tap: "t", Model: "netvsc", Mergeable: "on"} }, []string{"model=virtio"}},
 		{"one capture twice", func(c *Config) { c.Nets[0].Pcap, c.Nets[1].Pcap = "x", "x" }, []string{"capture"}},
 	}
 	for _, tt := range tests {
@@ -121,6 +125,10 @@ func TestValidateAdmits(t *testing.T) {
 		"most tuning": limits(func(c *Config) {
 			c.Nets[0] = Net{Tap: "t", MTU: MaxMTU, Queues: MaxQueues, Ring: MaxRing, Batch: MaxBatch, BusyPoll: MaxBusyPoll}
 		}),
+		"Hyper-V without a NIC": {Kernel: "bzImage", HyperV: "on"},
+		"netvsc": limits(func(c *Config) {
+			c.Nets[0] = Net{Tap: "t", Model: "netvsc", MTU: 9000, Queues: 4, MAC: "02:00:00:00:00:01"}
+		}),
 		"a file":    limits(func(c *Config) { c.Serial = Serial{Mode: "file", Path: "log"} }),
 		"long name": limits(func(c *Config) { c.Name = strings.Repeat("x", MaxName) }),
 	} {
@@ -143,6 +151,12 @@ func TestWithDefaults(t *testing.T) {
 	n := d.Nets[2]
 	if n.Model != "virtio" || n.Queues != 1 || n.Ring != 1024 || n.Batch != 64 || n.Mergeable != "on" || n.Offload != "on" || n.FD != 3 {
 		t.Errorf("got %+v", n)
+	}
+	if d.HyperV != "off" {
+		t.Errorf("Hyper-V is %s for virtio", d.HyperV)
+	}
+	if got := (Config{Nets: []Net{{}, {Model: "netvsc"}}}).WithDefaults(); got.HyperV != "on" {
+		t.Errorf("Hyper-V is %s for netvsc", got.HyperV)
 	}
 	if again := d.WithDefaults(); again.Nets[0] != d.Nets[0] || again.Nets[1] != d.Nets[1] {
 		t.Errorf("the defaults have other defaults: %+v and %+v", again, d)

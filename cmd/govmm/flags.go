@@ -33,6 +33,7 @@ var vmFlags = []flagHelp{
 	{"cpus", "c", groups[1], "give it `N` virtual CPUs, 1 to 32 (default 1)", nil},
 	{"memory", "m", groups[1], "give it memory of `SIZE`, such as 512M or 4G; a bare number is in MiB (default 512M)", nil},
 	{"name", "", groups[1], "call it `NAME`; MAC addresses derive from it (default " + machine.DefaultName + ")", nil},
+	{"hyperv", "", groups[1], "show it Hyper-V with a VMBus instead of KVM: `ON` or off (default: on if a NIC is netvsc)", []string{"on", "off"}},
 	{"nested", "", groups[1], "let the guest use KVM itself", nil},
 	{"net", "n", groups[2], "give it a NIC by `LIST`, such as tap=tap0; again: one more (default none; see govmm help net)", nil},
 	{"serial", "", groups[2], "connect the serial console to `PLACE` stdio, file=PATH or none (default stdio)", []string{"stdio", "file=", "none"}},

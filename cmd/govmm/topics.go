@@ -108,20 +108,21 @@ var configExample = map[string]string{
 	"timeout":   `"10m"`,
 	"on_panic":  `"exit"`,
 	"on_reboot": `"reboot"`,
+	"hyperv":    `"on"`,
 	"nested":    `false`,
 }
 
 // netHelp is what each key of a --net list means.
 var netHelp = map[string]string{
-	"model":     "virtio (the default)",
+	"model":     "virtio (the default) or netvsc, Hyper-V's",
 	"tap":       "the name of a tap; without a name: govmm makes one and removes it at the end",
 	"fd":        "the file descriptor of an open tap, 3 or above",
 	"ip":        "the host's address on the tap that govmm makes, such as 10.0.0.1/24",
 	"mac":       "the guest's MAC address (derived from the VM's name, the NIC's number and the tap)",
 	"mtu":       "bytes, 1280 to 65535 (the tap's)",
 	"queues":    "queue pairs, 1 to 16 (1)",
-	"ring":      "the largest ring size: a power of two from 64 to 4096 (256)",
-	"mergeable": "on or off: large frames in several receive buffers (on)",
+	"ring":      "virtio: the largest ring size, a power of two from 64 to 4096 (1024)",
+	"mergeable": "virtio: on or off: large frames in several receive buffers (on)",
 	"offload":   "on or off: checksums and segmentation by the host (on)",
 	"batch":     "frames after which used buffers are published, 1 to 256 (64)",
 	"busy-poll": "how long a queue's thread spins before it sleeps, up to 100ms (0s)",

@@ -44,6 +44,7 @@ type Config struct {
 	Century uint8  // CMOS index of the century, if there is an RTC
 	I8042   bool   // a PS/2 keyboard controller that a driver should bind to
 	PVPanic uint16 // port
+	VMBus   bool   // Hyper-V's VMBus
 	// Reserved are further I/O ports that belong to the board, so that no guest
 	// gives them to a device.
 	Reserved []Ports

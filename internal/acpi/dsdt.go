@@ -46,6 +46,9 @@ func (c *Config) dsdt() ([]byte, error) {
 			aml.Name("_STA", aml.Int(staPresent)),
 			crs(aml.IO(c.PVPanic, 1))))
 	}
+	if c.VMBus {
+		devices = append(devices, vmbus())
+	}
 	for uid := range c.APICIDs {
 		devices = append(devices, aml.Device(fmt.Sprintf("C%03X", uid),
 			hid(aml.String("ACPI0007")),
@@ -74,6 +77,17 @@ func serialPort(i int, s ISA) aml.Term {
 		hid(aml.EISAID("PNP0501")),
 		aml.Name("_UID", aml.Int(uint64(i+1))),
 		crs(aml.IO(s.Port, s.Ports), aml.IRQ(s.IRQ)))
+}
+
+// vmbus says that there is a VMBus. A guest's driver takes the windows for its
+// devices' memory from _CRS, here none, and does not bind without it.
+func vmbus() aml.Term {
+	return aml.Device("VMBS",
+		hid(aml.String("VMBus")),
+		aml.Name("_UID", aml.Int(0)),
+		aml.Name("_DDN", aml.String("VMBUS")),
+		aml.Name("_STA", aml.Int(staPresent)),
+		crs())
 }
 
 // pciRoot is the host bridge.

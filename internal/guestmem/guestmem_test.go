@@ -169,10 +169,17 @@ func TestView(t *testing.T) {
 	if a, b, c := v.Load16(2), v.Load32(4), v.Load64(8); a != 0xbeef || b != 0x12345678 || c != 0x1122334455667788 {
 		t.Errorf("loads give %#x %#x %#x", a, b, c)
 	}
+	if old := v.Or32(4, 0x80000001); old != 0x12345678 || v.Load32(4) != 0x92345679 {
+		t.Errorf("Or32 returns %#x and leaves %#x", old, v.Load32(4))
+	}
+	v.Store32(4, 0x12345678)
 	// Out of the window: reads are zero and writes are lost.
 	v.Store16(16, 1)
 	v.Store32(14, 1)
 	v.Store64(^uint64(0), 1)
+	if v.Or32(13, 1) != 0 {
+		t.Error("Or32 out of the window read something")
+	}
 	v.CopyOut(15, []byte{1, 2})
 	var p [2]byte
 	v.CopyIn(15, p[:])

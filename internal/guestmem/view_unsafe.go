@@ -68,6 +68,15 @@ func (v View) Store64(off uint64, x uint64) {
 	}
 }
 
+// Or32 sets bits of a 4-byte aligned value and returns what it was before, in
+// one atomic step: for words of flags that the guest changes too.
+func (v View) Or32(off uint64, bits uint32) (old uint32) {
+	if !v.holds(off, 4) {
+		return 0
+	}
+	return le32(atomic.OrUint32((*uint32)(unsafe.Pointer(&v.b[off])), le32(bits)))
+}
+
 // Load16 loads a 2-byte aligned value. sync/atomic has no 16-bit operations:
 // the aligned 32-bit word around the value is loaded instead, which lies in the
 // same page and so always in RAM.

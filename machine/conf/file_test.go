@@ -31,6 +31,7 @@ append = ["quiet", "panic=-1"]
 entry = "pvh"
 cpus = 4
 memory = "2G"
+hyperv = "on"
 nested = true
 serial = { mode = "file", path = "console.log" }
 timeout = "10m"
@@ -53,7 +54,7 @@ pcap = "net.pcap"
 func fullConfig(dir string) machine.Config {
 	return machine.Config{
 		Name: "web", Kernel: dir + "boot/bzImage", Initrds: []string{dir + "a.cpio", "/b.cpio"},
-		Cmdline: "console=ttyS0", Append: []string{"quiet", "panic=-1"}, Entry: "pvh", CPUs: 4, Memory: 2 << 30, Nested: true,
+		Cmdline: "console=ttyS0", Append: []string{"quiet", "panic=-1"}, Entry: "pvh", CPUs: 4, Memory: 2 << 30, Nested: true, HyperV: "on",
 		Serial:  machine.Serial{Mode: "file", Path: dir + "console.log"},
 		Timeout: 10 * time.Minute, OnPanic: "continue", OnReboot: "exit",
 		Nets: []machine.Net{
@@ -369,7 +370,7 @@ func drawConfig(t *rapid.T) machine.Config {
 	return machine.Config{
 		Kernel: word.Draw(t, "kernel"), Initrds: rapid.SliceOfN(word, 0, 3).Draw(t, "initrds"), Cmdline: word.Draw(t, "cmdline"),
 		Append: rapid.SliceOfN(word, 0, 3).Draw(t, "append"), Entry: word.Draw(t, "entry"), CPUs: rapid.IntRange(0, 32).Draw(t, "cpus"),
-		Memory: rapid.Uint64Range(0, 1<<30).Draw(t, "memory") << 10, Nested: rapid.Bool().Draw(t, "nested"),
+		Memory: rapid.Uint64Range(0, 1<<30).Draw(t, "memory") << 10, Nested: rapid.Bool().Draw(t, "nested"), HyperV: sw.Draw(t, "hyperv"),
 		Nets: rapid.SliceOfN(net, 0, 3).Draw(t, "net"), Serial: machine.Serial{Mode: word.Draw(t, "mode"), Path: rapid.SampledFrom([]string{"", "a"}).Draw(t, "path")},
 		Timeout: time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "timeout")), OnPanic: word.Draw(t, "on_panic"), OnReboot: word.Draw(t, "on_reboot"),
 		Name: word.Draw(t, "name"),
@@ -418,6 +419,7 @@ func TestWriteTextForms(t *testing.T) {
   "timeout": "10m0s",
   "on_panic": "continue",
   "on_reboot": "exit",
+  "hyperv": "on",
   "nested": true
 }
 `

@@ -43,6 +43,7 @@ var Settings = []Setting{
 	scalar("timeout", duration("timeout", func(c *machine.Config) *time.Duration { return &c.Timeout })),
 	scalar("on-panic", text("on_panic", textKind, func(c *machine.Config) *string { return &c.OnPanic })),
 	scalar("on-reboot", text("on_reboot", textKind, func(c *machine.Config) *string { return &c.OnReboot })),
+	scalar("hyperv", onOff("hyperv", func(c *machine.Config) *string { return &c.HyperV })),
 	scalar("nested", boolean("nested", func(c *machine.Config) *bool { return &c.Nested })),
 }
 

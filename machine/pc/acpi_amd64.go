@@ -46,6 +46,7 @@ func (b *Board) acpiConfig() acpi.Config {
 		RTC:     &acpi.ISA{Port: rtc.Port, Ports: rtc.Size, IRQ: gsiRTC},
 		Century: rtc.Century,
 		PVPanic: portPvpanic,
+		VMBus:   b.dev.hyperv != nil,
 		Reserved: []acpi.Ports{
 			{First: i8042.PortAPort, Last: i8042.PortAPort},
 			{First: portDebugExit, Last: portDebugExit},

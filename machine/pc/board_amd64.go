@@ -14,6 +14,7 @@ import (
 
 	"github.com/govmm/govmm/boot"
 	"github.com/govmm/govmm/devices/virtio"
+	"github.com/govmm/govmm/devices/vmbus"
 	"github.com/govmm/govmm/internal/bus"
 	"github.com/govmm/govmm/internal/guestmem"
 	"github.com/govmm/govmm/internal/result"
@@ -35,6 +36,10 @@ type Config struct {
 
 	Console Console
 	Virtio  []VirtioDevice
+	// HyperV shows the guest Hyper-V instead of KVM, with the devices of VMBus. The
+	// host's KVM has what probe.HyperV asks for.
+	HyperV bool
+	VMBus  []vmbus.Device
 	// OnPanic is called, on a vCPU's thread, when the guest reports a panic
 	// through the pvpanic device.
 	OnPanic func()
@@ -124,6 +129,13 @@ func (b *Board) makeModel(cfg Config) error {
 		return result.Errorf(result.Host, "%d vCPUs: this host's KVM has at most %d; use fewer", cfg.CPUs, limit)
 	}
 	b.model = cpuModel{base: base, cpus: cfg.CPUs, nested: cfg.Nested, tscDeadline: deadline > 0}
+	if cfg.HyperV {
+		leaves, err := cfg.System.SupportedHyperVCPUID()
+		if err != nil {
+			return result.Errorf(result.Host, "ask KVM for its Hyper-V features: %w", err)
+		}
+		b.model.hyperv = hypervLeaves(leaves)
+	}
 	return nil
 }
 
@@ -214,7 +226,10 @@ func (b *Board) startCPUs() (threads *sync.WaitGroup, start, quit chan struct{},
 			return threads, start, quit, err
 		}
 	}
-	return threads, start, quit, nil
+	if b.dev.hyperv != nil {
+		err = b.dev.hyperv.connect()
+	}
+	return threads, start, quit, err
 }
 
 // End ends the run with r, if it is the first reason to end.

@@ -44,7 +44,8 @@ type cpuModel struct {
 	base        kvm.CPUID
 	cpus        int
 	nested      bool
-	tscDeadline bool // KVM's LAPIC has the TSC deadline timer
+	tscDeadline bool      // KVM's LAPIC has the TSC deadline timer
+	hyperv      kvm.CPUID // leaves of the Hyper-V personality, instead of KVM's own; nil: none
 }
 
 // coreBits is how many bits of the APIC id number the cores.
@@ -62,13 +63,13 @@ func (m *cpuModel) physBits() uint {
 func (m *cpuModel) table(id int) kvm.CPUID {
 	var out kvm.CPUID
 	for _, e := range m.base {
-		switch e.Function {
-		case leafTopology, leafTopologyV2:
+		switch {
+		case e.Function == leafTopology || e.Function == leafTopologyV2:
 			continue // made below, whatever the host's look like
-		case leafSVM:
-			if !m.nested {
-				continue
-			}
+		case e.Function == leafSVM && !m.nested:
+			continue
+		case m.hyperv != nil && leafHyperVFirst <= e.Function && e.Function <= leafHypervisorsLast:
+			continue
 		}
 		m.adjust(&e, uint32(id))
 		out = append(out, e)
@@ -78,7 +79,7 @@ func (m *cpuModel) table(id int) kvm.CPUID {
 			out = append(out, m.topology(leaf, uint32(id))...)
 		}
 	}
-	return slices.Clip(out)
+	return slices.Clip(append(out, m.hyperv...))
 }
 
 func (m *cpuModel) adjust(e *kvm.CPUIDEntry, id uint32) {

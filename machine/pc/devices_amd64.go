@@ -37,6 +37,7 @@ type devices struct {
 	pm     *power.PM
 	root   *pci.Root
 	virtio []*virtiopci.Transport
+	hyperv *hyperv // nil: none
 }
 
 // Feed passes console input to the guest; see serial.UART.Feed.
@@ -53,6 +54,11 @@ func (b *Board) addDevices(cfg Config) error {
 	}
 	if err := b.addPCI(cfg); err != nil {
 		return result.Errorf(result.Bug, "PCI: %w", err)
+	}
+	if cfg.HyperV {
+		if err := b.newHyperV(cfg); err != nil {
+			return result.Errorf(result.Host, "VMBus: %w", err)
+		}
 	}
 	return nil
 }
@@ -169,7 +175,11 @@ func (b *Board) addPCI(cfg Config) error {
 func (d *devices) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context){d.uart.Run, d.rtc.Run, d.pm.Run} {
+	runs := []func(context.Context){d.uart.Run, d.rtc.Run, d.pm.Run}
+	if d.hyperv != nil {
+		runs = append(runs, d.hyperv.bus.Run)
+	}
+	for _, run := range runs {
 		running.Go(func() {
 			defer bug.Catch()
 			run(ctx)
@@ -178,6 +188,9 @@ func (d *devices) start(ctx context.Context) (stop func()) {
 	return func() {
 		for _, t := range d.virtio {
 			t.Reset()
+		}
+		if d.hyperv != nil {
+			d.hyperv.stop()
 		}
 		cancel()
 		running.Wait()
@@ -188,6 +201,9 @@ func (d *devices) close() error {
 	var errs []error
 	for _, t := range d.virtio {
 		errs = append(errs, t.Close())
+	}
+	if d.hyperv != nil {
+		errs = append(errs, d.hyperv.close())
 	}
 	return errors.Join(errs...)
 }

@@ -20,6 +20,10 @@ const (
 	gsiSCI     = 9
 	gsiPCIBase = 16
 	gsiPCI     = 8
+	// The vCPUs' synthetic interrupts follow: no pin of a chip.
+	gsiSINTBase = 24
+
+	picPins = 8 // inputs of each of the two PICs
 )
 
 // gsiLine is an input of KVM's interrupt controllers.

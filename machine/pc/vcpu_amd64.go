@@ -51,6 +51,11 @@ func (c *cpu) setUp(entry boot.Entry) error {
 	if err := c.vcpu.SetCPUID(c.board.model.table(c.id)); err != nil {
 		return err
 	}
+	if h := c.board.dev.hyperv; h != nil {
+		if err := h.setUpCPU(c.vcpu); err != nil {
+			return err
+		}
+	}
 	if err := c.setMSRs(); err != nil {
 		return err
 	}
@@ -127,9 +132,18 @@ func (c *cpu) handle(exit kvm.Exit) {
 		c.board.end(result.Of(result.TripleFault, "vCPU %d shut down (triple fault) at %s", c.id, c.where()))
 	case kvm.ExitSystemEvent:
 		c.systemEvent(exit.SystemEvent())
+	case kvm.ExitHyperV:
+		if h := c.board.dev.hyperv; h == nil || !h.exit(c.id, exit) {
+			c.unexpected(exit)
+		}
 	default:
-		c.board.end(result.Of(result.KVMError, "vCPU %d: %v at %s", c.id, exit, c.where()))
+		c.unexpected(exit)
 	}
+}
+
+// unexpected ends the run for an exit that the board has no answer to.
+func (c *cpu) unexpected(exit kvm.Exit) {
+	c.board.end(result.Of(result.KVMError, "vCPU %d: %v at %s", c.id, exit, c.where()))
 }
 
 // portIO does the items of a port access one by one, as the bus would see them.

@@ -71,6 +71,9 @@ func (r *Report) probeKVM(root fs.FS, name string) {
 	if k.Verdict, err = Linux(sys); err != nil {
 		k.Verdict = Verdict{Reason: err.Error(), Cure: "see dmesg for what KVM says"}
 	}
+	if v, err := HyperV(sys.CheckExtension); err == nil && runtime.GOARCH == "amd64" {
+		k.HyperV = &v
+	}
 	if !k.Verdict.OK {
 		r.add(Fatal, k.Verdict.Reason, k.Verdict.Cure)
 	}

@@ -67,6 +67,7 @@ type KVM struct {
 	Nested       bool         `json:"nested"`  // guests may use KVM themselves
 	APIVersion   int          `json:"api_version,omitempty"`
 	Verdict      Verdict      `json:"verdict"`
+	HyperV       *Verdict     `json:"hyperv,omitempty"` // whether a guest can have NICs on a VMBus; nil: not asked
 	Capabilities []Capability `json:"capabilities,omitempty"`
 }
 

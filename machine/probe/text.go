@@ -50,6 +50,9 @@ func (r *Report) writeFacts(b *strings.Builder) {
 	for _, d := range r.KVM.Verdict.Detail {
 		line("test guest", d)
 	}
+	if v := r.KVM.HyperV; v != nil {
+		line("hyperv guests", v.text())
+	}
 	line("tun", r.Net.Tun.text())
 	line("tun features", orNone(strings.Join(r.Net.Features, " ")))
 	line("make a tap", r.Net.CanMake)
@@ -86,6 +89,13 @@ func (c *Capability) valueText() string {
 		return yes
 	}
 	return strconv.Itoa(c.Value)
+}
+
+func (v *Verdict) text() string {
+	if v.OK {
+		return yes
+	}
+	return no + ": " + v.Reason
 }
 
 func (c *CPU) text() string {

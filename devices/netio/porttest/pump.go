@@ -59,12 +59,12 @@ func testBothWays(t *testing.T, mk Make, c Config) {
 }
 
 // testGSO: large segments keep their offload metadata both ways.
-func testGSO(t *testing.T, mk Make, c Config) {
+func testGSO(t *testing.T, mk Make, c Config, traits Traits) {
 	w := newWorld(t, t, mk(t, c), netio.Options{}, nil)
 	w.start()
 	w.post(1<<20, true)
 	for _, size := range []int{100, 1526, c.Window - 1, c.Window} {
-		want := tcp(size, 1448)
+		want := tcp(min(size, netio.HeaderLen+etherLen+65535), 1448) // IPv4 has no longer ones
 		w.mu.Lock()
 		ok := w.guest.Send(want)
 		w.guest.Kick(netio.TX)
@@ -92,7 +92,7 @@ func testGSO(t *testing.T, mk Make, c Config) {
 			w.guest.Kick(netio.RX)
 			return ok
 		})
-		if !sameOffload(in, want) || !bytes.Equal(in[etherAt:], want[etherAt:]) {
+		if !traits.Coalesced && !sameOffload(in, want) || !bytes.Equal(in[etherAt:], want[etherAt:]) {
 			t.Errorf("%d bytes to the guest: the frame changed; header % x, want % x", size, in[:etherAt], want[:etherAt])
 		}
 	}
@@ -314,7 +314,7 @@ func testBackendGone(t *testing.T, mk Make, c Config) {
 
 // testNotifyCounters: interrupts are counted as sent or suppressed, as the guest
 // sees them.
-func testNotifyCounters(t *testing.T, mk Make, c Config) {
+func testNotifyCounters(t *testing.T, mk Make, c Config, traits Traits) {
 	w := newWorld(t, t, mk(t, c), netio.Options{}, nil)
 	for _, d := range []netio.Dir{netio.RX, netio.TX} {
 		w.guest.SetInterrupts(d, false)
@@ -334,8 +334,10 @@ func testNotifyCounters(t *testing.T, mk Make, c Config) {
 	w.exchange(400, min(c.Window, 2000))
 	w.pump.Stop()
 	n = w.pump.Counters()
+	total := n.RX.Notified + n.TX.Notified
 	for d, dir := range map[netio.Dir]netio.DirCounters{netio.RX: n.RX, netio.TX: n.TX} {
-		if got := w.guest.Interrupts(d) - before[d]; got != int(dir.Notified) || got == 0 || dir.Notified > dir.Batches {
+		none := dir.Notified == 0 && (!traits.OneInterrupt || total == 0)
+		if got := w.guest.Interrupts(d) - before[d]; got != int(dir.Notified) || none || dir.Notified > dir.Batches {
 			t.Errorf("%v: %d interrupts; counters %+v", d, got, dir)
 		}
 	}
