@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/govmm/govmm/devices/netio"
 	"github.com/govmm/govmm/devices/netio/loop"
 	"github.com/govmm/govmm/devices/vmbus/vmbustest"
 )
@@ -81,6 +82,34 @@ func TestBringUp(t *testing.T) {
 	}
 	if n := d.Counters().GuestFaults; n != 0 {
 		t.Errorf("%d faults", n)
+	}
+}
+
+// TestLargestConfiguration: Linux's receive buffer of 16 MiB is enough for all
+// channels at the largest MTU, whose sections are the largest.
+func TestLargestConfiguration(t *testing.T) {
+	near, far, err := loop.Pair(MaxQueues)
+	check(t, err)
+	d, err := New(Config{Name: "net0", MAC: testMAC, Backend: near, Queues: MaxQueues, MTU: maxMTU, Offload: true})
+	check(t, err)
+	dr := startDriver(t, d, 64<<20, 128)
+	t.Cleanup(func() {
+		dr.guest.Bus.Stop()
+		_, _ = near.Close(), far.Close()
+	})
+	dr.connect(version61, 1500, 4096, 255)
+	if dr.section < ethernetLen+maxMTU || dr.sections*dr.section > 16<<20 {
+		t.Errorf("%d sections of %d bytes", dr.sections, dr.section)
+	}
+	dr.up(true)
+	want := make([]byte, netio.HeaderLen+ethernetLen+maxMTU)
+	want[len(want)-1] = 1
+	if !far.Queue(0).WriteFrame(want) {
+		t.Fatal("the wire is full")
+	}
+	got := dr.frames(dr.awaitPacket())
+	if len(got) != 1 || !bytes.Equal(got[0].frame, want[netio.HeaderLen:]) {
+		t.Errorf("%d frames instead of the largest one", len(got))
 	}
 }
 
