@@ -79,11 +79,11 @@ func testNetVSC(t *testing.T, flavour string, cpus, mtu int) {
 // TestNetVSCChurn takes the driver away and gives it back, changes MTU and
 // channels, and shuts the interface, 50 times each with a flood of frames from
 // the host all the while; it reboots before that. On an emulated host, where the
-// driver takes up to ten seconds to come back, it does so six times each.
+// driver takes up to ten seconds to come back, it does so four times each.
 func TestNetVSCChurn(t *testing.T) {
 	rounds := 50
 	if onEmulatedHost() {
-		rounds = 6
+		rounds = 4
 	}
 	ns := newNetns(t)
 	up := "ip link set eth0 up\nip addr add " + guestIP + "/24 dev eth0\n"

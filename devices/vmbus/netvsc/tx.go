@@ -51,8 +51,11 @@ func (p *port) TxFetch(b *netio.TxBatch, max int) error {
 			return err
 		}
 		if pk == nil || !p.fetch(b, max, pk, position) {
-			return p.send.err
+			break
 		}
+	}
+	if len(b.Frames) == 0 {
+		p.in.Publish() // the room of receive completions, which may be all there is
 	}
 	return p.send.err
 }
