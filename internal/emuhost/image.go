@@ -25,7 +25,7 @@ const agentPackage = "github.com/govmm/govmm/internal/emuhost/agent"
 var hostModules = []string{
 	"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay",
 	"kvm_amd", "tun", "tap", "vhost_net", "vhost_vsock", "vsock_loopback",
-	"bridge", "8021q", "veth", "macvtap", "virtio_rng", "sch_netem", "af_packet", "loop", "fuse",
+	"bridge", "veth", "macvtap", "virtio_rng", "sch_netem", "af_packet", "loop", "fuse",
 }
 
 // cacheFolder returns the cache's folder for this package, which exists then.
