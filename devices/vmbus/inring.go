@@ -98,13 +98,18 @@ func (r *InRing) look() bool {
 	return true
 }
 
+// firstCopy is how many bytes of a packet are copied before its length is known:
+// as many as most packets have, because each copy costs more than its bytes.
+const firstCopy = 128
+
 // parse copies the packet at the cursor and checks the copy.
 func (r *InRing) parse() (*Packet, error) {
 	available := r.mem.between(r.cursor, r.seen)
 	if available < descriptorSize+trailerSize {
 		return nil, r.Faultf("%d bytes in the ring are no packet", available)
 	}
-	d := r.buf[:descriptorSize]
+	first := min(available, firstCopy)
+	d := r.buf[:first]
 	r.mem.copyIn(r.cursor, d)
 	payload := int(binary.LittleEndian.Uint16(d[2:])) * align
 	length := int(binary.LittleEndian.Uint16(d[4:])) * align
@@ -116,7 +121,9 @@ func (r *InRing) parse() (*Packet, error) {
 	case length > MaxPacket:
 		return nil, r.Faultf("packet of %d bytes: at most %d are read", length, MaxPacket)
 	}
-	r.mem.copyIn(r.mem.advance(r.cursor, descriptorSize), r.buf[descriptorSize:length])
+	if uint32(length) > first {
+		r.mem.copyIn(r.mem.advance(r.cursor, first), r.buf[first:length])
+	}
 	r.cursor = r.mem.advance(r.cursor, uint32(length)+trailerSize)
 	r.packet = Packet{
 		Type:        PacketType(binary.LittleEndian.Uint16(d)),

@@ -23,6 +23,7 @@ type OutRing struct {
 	notify  bool
 	pending bool // ringPendingSend is not 0
 	err     *fault.Guest
+	buf     [MaxPacket + trailerSize]byte // the packet that is being appended
 }
 
 func (w *OutRing) open(ch *Channel, mem ringMemory) error {
@@ -103,25 +104,21 @@ func (w *OutRing) Append(typ PacketType, flags uint16, transaction uint64, heade
 		return false
 	}
 	start, length := w.cursor, descriptorSize+len(header)+roundUp(len(payload))
-	var d [descriptorSize]byte
-	binary.LittleEndian.PutUint16(d[0:], uint16(typ))
-	binary.LittleEndian.PutUint16(d[2:], uint16((descriptorSize+len(header))/align))
-	binary.LittleEndian.PutUint16(d[4:], uint16(length/align))
-	binary.LittleEndian.PutUint16(d[6:], flags)
-	binary.LittleEndian.PutUint64(d[8:], transaction)
-	w.put(d[:])
-	w.put(header)
-	w.put(payload)
-	var tail [align + trailerSize]byte // padding, then the trailer
-	pad := roundUp(len(payload)) - len(payload)
-	binary.LittleEndian.PutUint32(tail[pad+4:], start)
-	w.put(tail[:pad+trailerSize])
-	return true
-}
-
-func (w *OutRing) put(p []byte) {
+	// Put together here and copied at once: most packets are small, and a copy into
+	// the ring costs more than its bytes.
+	p := w.buf[:length+trailerSize]
+	binary.LittleEndian.PutUint16(p[0:], uint16(typ))
+	binary.LittleEndian.PutUint16(p[2:], uint16((descriptorSize+len(header))/align))
+	binary.LittleEndian.PutUint16(p[4:], uint16(length/align))
+	binary.LittleEndian.PutUint16(p[6:], flags)
+	binary.LittleEndian.PutUint64(p[8:], transaction)
+	n := descriptorSize + copy(p[descriptorSize:], header)
+	n += copy(p[n:], payload)
+	clear(p[n : length+4]) // padding, and the trailer's first half
+	binary.LittleEndian.PutUint32(p[length+4:], start)
 	w.mem.copyOut(w.cursor, p)
 	w.cursor = w.mem.advance(w.cursor, uint32(len(p)))
+	return true
 }
 
 // Publish shows the guest all packets that were appended.

@@ -60,6 +60,11 @@ func (r *receiveBuffer) count() int { return len(r.heads) }
 // room is how many bytes of a frame a section holds.
 func (r *receiveBuffer) room() int { return r.section - headroom }
 
+// leastSections is the least that a channel needs: the largest frame twice over.
+func (r *receiveBuffer) leastSections() int {
+	return 2 * ((netio.MaxFrame + r.room() - 1) / r.room())
+}
+
 // vec is the memory of a section for a frame's bytes.
 func (r *receiveBuffer) vec(section int32) []unix.Iovec {
 	return r.vecs[r.firstVec[section]:r.firstVec[section+1]]

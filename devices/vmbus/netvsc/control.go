@@ -115,7 +115,7 @@ func (s *session) takeReceiveBuffer(pk *vmbus.Packet, handle uint32) {
 		return
 	}
 	r, err := newReceiveBuffer(s.ch.Memory(), handle, g, sectionSize(s.d.cfg.MTU))
-	if err != nil || r.count() < controlSections+minSections*s.d.cfg.Queues {
+	if err != nil || r.count() < controlSections+s.d.cfg.Queues*r.leastSections() {
 		s.completion(pk, nvspMessage(nvspReceiveBufDone, nvspFail))
 		return
 	}
@@ -125,9 +125,6 @@ func (s *session) takeReceiveBuffer(pk *vmbus.Packet, handle uint32) {
 	s.completion(pk, nvspMessage(nvspReceiveBufDone, nvspSuccess, sections,
 		0, uint32(r.section), uint32(r.count()), uint32(r.count()*r.section)))
 }
-
-// minSections is the least that a channel needs: the largest frame twice over.
-const minSections = 34
 
 func (s *session) takeSendBuffer(pk *vmbus.Packet, handle uint32) {
 	if s.nvsp.send != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/govmm/govmm/devices/netio"
 	"github.com/govmm/govmm/devices/netio/loop"
 	"github.com/govmm/govmm/devices/vmbus/vmbustest"
 )
@@ -81,6 +82,34 @@ func TestBringUp(t *testing.T) {
 	}
 	if n := d.Counters().GuestFaults; n != 0 {
 		t.Errorf("%d faults", n)
+	}
+}
+
+// TestLargestConfiguration: Linux's receive buffer of 16 MiB is enough for all
+// channels at the largest MTU, whose sections are the largest.
+func TestLargestConfiguration(t *testing.T) {
+	near, far, err := loop.Pair(MaxQueues)
+	check(t, err)
+	d, err := New(Config{Name: "net0", MAC: testMAC, Backend: near, Queues: MaxQueues, MTU: maxMTU, Offload: true})
+	check(t, err)
+	dr := startDriver(t, d, 64<<20, 128)
+	t.Cleanup(func() {
+		dr.guest.Bus.Stop()
+		_, _ = near.Close(), far.Close()
+	})
+	dr.connect(version61, 1500, 4096, 255)
+	if dr.section < ethernetLen+maxMTU || dr.sections*dr.section > 16<<20 {
+		t.Errorf("%d sections of %d bytes", dr.sections, dr.section)
+	}
+	dr.up(true)
+	want := make([]byte, netio.HeaderLen+ethernetLen+maxMTU)
+	want[len(want)-1] = 1
+	if !far.Queue(0).WriteFrame(want) {
+		t.Fatal("the wire is full")
+	}
+	got := dr.frames(dr.awaitPacket())
+	if len(got) != 1 || !bytes.Equal(got[0].frame, want[netio.HeaderLen:]) {
+		t.Errorf("%d frames instead of the largest one", len(got))
 	}
 }
 
@@ -369,5 +398,67 @@ func TestTeardown(t *testing.T) {
 	}
 	if n := d.Counters().GuestFaults; n != 0 {
 		t.Errorf("%d faults", n)
+	}
+}
+
+// TestChangingHeaders: another processor of the guest writes to a message's
+// headers while the device looks at them. Each packet is completed, or the card
+// stops with a fault; what is sent is a frame.
+func TestChangingHeaders(t *testing.T) {
+	d, dr, far := newDevice(t, 1)
+	segment := append(unhex(t, largeIPv4+largeTCP4), make([]byte, 3000)...)
+	good := packetMessageOf(segment, ppiLSO, lsoInfo(1448, 34, lsoV2), ppiVLAN, 1<<4)
+	buf := make([]byte, netio.HeaderLen+netio.MaxFrame+1)
+	// Each round has a field of its own that changes between good and bad.
+	for round, change := range []struct {
+		at  int
+		bad byte
+	}{
+		{0, 4}, {5, 0}, {8, 0xff}, {14, 0xff}, {28, 4}, {32, 8}, {44, 0}, {52, 17}, // the message's
+		{56, 1}, {59, 0}, // large send
+		{76 + 12, 0x86}, {76 + 14, 0x40}, {76 + 46, 0xf0}, // the frame's
+	} {
+		faults := d.Counters().GuestFaults
+		dr.connect(version61, 1500, 256, 2)
+		dr.up(true)
+		check(t, dr.guest.Mem.WriteAt(dr.sendBuf, good))
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			values := [2][1]byte{{change.bad}, {good[change.at]}}
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = dr.guest.Mem.WriteAt(dr.sendBuf+uint64(change.at), values[i%2][:])
+				}
+			}
+		}()
+		for range 100 {
+			dr.nvsp(5, 1, 107, 0, 0, uint32(len(good)))
+			completed := false
+			await(t, "a completion or a fault", func() bool {
+				p, ok, err := dr.ch.Take()
+				check(t, err)
+				completed = ok && p.Type == 11
+				return completed || d.Counters().GuestFaults > faults
+			})
+			for n := far.Queue(0).ReadFrame(buf); n > 0; n = far.Queue(0).ReadFrame(buf) {
+				if n < netio.HeaderLen+ethernetLen || n > netio.HeaderLen+len(segment)+vlanLen {
+					t.Errorf("round %d: a frame of %d bytes", round, n)
+				}
+			}
+			if !completed {
+				break
+			}
+			dr.ch.Release()
+		}
+		close(stop)
+		<-done
+		check(t, dr.ch.Close())
+		check(t, dr.guest.Unshare(dr.offer.Relid, dr.handle))
+		check(t, dr.guest.Unshare(dr.offer.Relid, dr.sendHandle))
+		dr.open(16)
 	}
 }
