@@ -30,7 +30,7 @@ done < /lib/modules/govmm.list
 	for _, v := range vmbusVersions {
 		text += "rmmod hv_vmbus\ninsmod $bus max_version=" + v.max + "\n"
 	}
-	text += marked("dmesg", "dmesg") + "echo DUMPED\nread go\necho c > /proc/sysrq-trigger\n"
+	text += marked("log", "dmesg") + marked("dmesg", complaints) + "echo DUMPED\nread go\necho c > /proc/sysrq-trigger\n"
 	v := start(t, newNetns(t), scripted(t, text, "-c", "2", "--hyperv", "on", "--on-panic", "continue", "-a", "panic=-1", kernel(t, "6.1-cloud"))...)
 	v.expect("UP", 1)
 	v.send("reboot -f\n")
@@ -42,7 +42,7 @@ done < /lib/modules/govmm.list
 	v.send("exit 0\n")
 	v.ends(0, "poweroff")
 	v.clean()
-	log := v.section("dmesg")
+	log := v.section("log")
 	if !strings.Contains(log, "Hypervisor detected: Microsoft Hyper-V") {
 		t.Error("the guest has not found Hyper-V")
 	}
