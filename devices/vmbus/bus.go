@@ -113,6 +113,15 @@ type Counters struct {
 	Faults     uint64 `json:"faults"`     // of the guest, those on channels included
 }
 
+// LogValue implements slog.LogValuer: a group with the names of JSON.
+func (c Counters) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.Uint64("hypercalls", c.Hypercalls),
+		slog.Uint64("messages", c.Messages),
+		slog.Uint64("faults", c.Faults),
+	)
+}
+
 // Counters may be called at any time.
 func (b *Bus) Counters() Counters {
 	c := Counters{
